@@ -35,7 +35,10 @@ class Shop:
 
     def orders(self, columns: str = ORDERS, **options: Any) -> dt.Table:
         return dt.Table.from_changelog(
-            self.read("orders", columns), key="id", timestamp="at", name="orders", **options
+            self.read("orders", columns),
+            key="id",
+            timestamp="at",
+            **{"name": "orders", **options},
         )
 
     def customers(self, columns: str = CUSTOMERS, **options: Any) -> dt.Table:

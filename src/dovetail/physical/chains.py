@@ -108,6 +108,7 @@ def foreign_key_operator(
     *,
     emit: Emit,
     feeds: tuple[str, ...],
+    on: tuple[str, ...] = (),
     visible: bool = False,
     buckets: int = 1,
 ) -> Operator:
@@ -117,12 +118,12 @@ def foreign_key_operator(
     ``left``: the layout that ``SubscribeLaw`` reads; the operator reads the output of that law.
     ``carries``: the names of the arrival columns that this output brings. ``right``: the layout of
     the table. ``how``: the kind of join. ``emit``: ``"change"`` or ``"batch"``. ``feeds``: the
-    names of the columns that tell a reader which record caused a change. ``visible``: True if
-    changes say in ``_visible`` which sides have a row. ``buckets``: the count of buckets of its
-    output.
+    names of the columns that tell a reader which record caused a change. ``on``: the texts of the
+    foreign key, by which a checkpoint knows which left rows it has. ``visible``: True if changes
+    say in ``_visible`` which sides have a row. ``buckets``: the count of buckets of its output.
     """
     return Operator(
-        law=ForeignKeyJoinLaw(left.shape.keys, how),
+        law=ForeignKeyJoinLaw(left.shape.keys, how, on),
         sources=(subscription_source(left, carries), right),
         emit=emit,
         visible=visible,

@@ -51,7 +51,7 @@ from dovetail.physical.specs.star import (
 from dovetail.physical.stage import Port, Stage, count_readers
 from dovetail.physical.stars import Star, star_answers, star_messages, star_of
 from dovetail.physical.windows import plan_windowed_fragment
-from dovetail.plan.fingerprint import fingerprint
+from dovetail.plan.fingerprint import describe, fingerprint
 from dovetail.plan.joins.delta_join import DeltaJoin, needed_columns
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.joins.join_call import materialize
@@ -303,6 +303,7 @@ class _Planner:
             replace(right_source, meaning=replace(right_source.meaning, null_keys=alone)),
             node.how,
             emit=emit,
+            on=tuple(describe(node)["on"]),
             visible=node.selects_expressions,
             feeds=feeds,
             buckets=self.buckets,

@@ -220,12 +220,15 @@ def test_what_a_source_says_of_its_lag_is_kept_where_it_is_a_number() -> None:
     assert _numeric_metrics(metrics | {"none": None}) == _numeric_metrics(metrics)
 
 
-def test_a_stream_time_after_the_year_9999_is_its_last_day() -> None:
+@pytest.mark.parametrize(("sign", "ends"), [(1, (9999, 12, 31)), (-1, (1, 1, 1))])
+def test_a_stream_time_outside_the_years_1_to_9999_is_a_day_at_their_end(
+    sign: int, ends: tuple[int, int, int]
+) -> None:
     """As of milliseconds that are taken for seconds."""
-    report = BucketReport.empty([1_714_557_600_000 * 1_000_000])
+    report = BucketReport.empty([sign * 1_714_557_600_000 * 1_000_000])
     part, began = StagePart(1, "union", ("orders",), ""), datetime(2024, 5, 1, tzinfo=timezone.utc)
     times = _figures_of_reports(part, [report], began).stream_time
-    assert times == {"orders": datetime(9999, 12, 31, tzinfo=timezone.utc)}
+    assert times == {"orders": datetime(*ends, tzinfo=timezone.utc)}
 
 
 def test_a_query_of_sparks_own_is_refused(spark: SparkSession) -> None:

@@ -123,4 +123,20 @@ def test_frames_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path)
             )
     with pytest.raises(dt.errors.ConfigurationError, match="its path has a ' '"):
         topology.write_stream(dt.to_memory("none"), checkpoint=tmp_path / "a b", initial=own)
+    first, second = (
+        dt.Table.from_changelog(
+            spark.readStream.schema(f"id long, {name} long, at timestamp").json(
+                str(tmp_path / "orders")
+            ),
+            key="id",
+            timestamp="at",
+        )
+        for name in ("x", "y")
+    )
+    with pytest.raises(dt.errors.PlanError, match=r"'table\[id\]', as several inputs of .* called"):
+        first.join(second).write_stream(
+            dt.to_memory("none"),
+            checkpoint=tmp_path / "checkpoint",
+            initial={"table[id]": own["orders"]},
+        )
     assert not {"checkpoint", "a b"} & {path.name for path in tmp_path.iterdir()}

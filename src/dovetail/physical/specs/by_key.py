@@ -588,6 +588,19 @@ class FillLaw(WithoutColumnLaw):
     nulls: tuple[int, ...] = ()
     """The indices (from 0) of the value columns whose nulls were not sent."""
 
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Return the description of a bucket's only store, by the name of the table: the last row
+        of each key, completed. ``sources``: the table, as the only input.
+        """
+        said = (
+            f"nulls of {', '.join(sorted(self.names[index] for index in self.nulls))}"
+            if self.column < 0
+            else f"what {self.names[self.column]} names"
+        )
+        only = f"with the former values of {said}"
+        stores = super().stores(sources).items()
+        return {name: replace(store, whole=False, only=only) for name, store in stores}
+
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the name of the metric of values that neither the record nor a row before it has,
         ``<table>.unsent``, as the only element.

@@ -61,6 +61,8 @@ class ForeignKeyJoinLaw(Law):
     primary: int
     """The count of primary key columns, with which the subscriptions' values begin."""
     how: How
+    on: tuple[str, ...] = ()
+    """The texts of the columns and expressions of the foreign key, in order, if they are known."""
 
     whole_keys = True
     SUBSCRIPTIONS: ClassVar[str] = "subscriptions"
@@ -130,6 +132,7 @@ class ForeignKeyJoinLaw(Law):
                 holds=f"{left.name}, last row per foreign key and key",
                 through=left.name,
                 whole=sides_preserved(self.how)[0],
+                only="" if sides_preserved(self.how)[0] else f"with {', '.join(self.on)}",
             ),
             self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
         }

@@ -79,7 +79,11 @@ class Store:
     through: str = ""
     """If rows lie by another key: the store of the stage before that maps each row to that key."""
     whole: bool = True
-    """True if the store has all rows of the input that still count."""
+    """True if the store has all rows of the input that still count, as they came."""
+    only: str = ""
+    """Which rows or values it has, in words that tell them apart, if it is not ``whole`` and
+    ``holds`` does not say it.
+    """
 
     @property
     def stored_columns(self) -> tuple[str, ...]:

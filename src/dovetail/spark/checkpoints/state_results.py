@@ -188,14 +188,17 @@ def _refuse_uncomputable(stored: CheckpointStores, node: Node) -> None:
     alone.
 
     Such a node is a stream, or a join by ``late="history"``, whose changes correct earlier ones. Or
-    its stage has windows, or a delta join, which asks an outside store. ``stored``: the stores,
-    whose ``caller`` begins the error.
+    its stage has windows, or a delta join, which asks an outside store. Or it is a union that is
+    not stored. ``stored``: the stores, whose ``caller`` begins the error.
     """
     parts = list(node.walk_stage())
     reasons: dict[str, Any] = {
         "is a stream, of which nothing is left once it is written": node.stream,
         "is looked up, so nothing of it is stored": any(part.eventual for part in parts),
         "corrects the past of its tables, so it has no present rows": node.corrects,
+        "is a union, which stores no rows unless it is written with emit='batch'": (
+            isinstance(node, Union) and not stages_of_stored_union(stored, node)
+        ),
         "depends on stream time: rows go with their windows": any(
             part.windows is not None or isinstance(part, Unwindowed) for part in parts
         ),

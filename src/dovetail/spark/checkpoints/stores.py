@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from dovetail.spark.checkpoints.spark_files import SparkFiles
 
-_FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST = datetime(1, 1, 1, tzinfo=timezone.utc)
 _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
@@ -382,9 +383,9 @@ def refuse_other_times(caller: str, table: str, stage_store: StageStore, as_of: 
 
 def utc_datetime(us: int) -> datetime:
     """Return a time in microseconds since 1970 as a ``datetime`` in UTC. A time after 9999-12-31
-    00:00 becomes that. Raises ``OverflowError`` before the year 1, as for ``NO_TIME``.
+    00:00 becomes that. One before the year 1, such as ``NO_TIME``, becomes the start of that year.
     """
-    return _FIRST + min(timedelta(microseconds=us), _LAST - _FIRST)
+    return _EPOCH + max(_FIRST - _EPOCH, min(timedelta(microseconds=us), _LAST - _EPOCH))
 
 
 def microseconds_since_1970(time: datetime) -> int:

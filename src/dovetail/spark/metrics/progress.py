@@ -94,7 +94,7 @@ class StageProgress:
     deletes : int
     stream_time : dict of str to datetime
         The stream time in UTC, by input. Inputs without rows so far are missing. Times after the
-        year 9999 are its last day.
+        year 9999 are its last day, those before the year 1 its first.
     work_ms : float
         The time of the operators in all buckets together, including calls of the state store.
     state_ms : float

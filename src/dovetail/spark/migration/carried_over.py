@@ -17,7 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from dovetail.errors import CheckpointError
 from dovetail.physical.routing import Plan
 from dovetail.physical.stage import Stage
-from dovetail.plan.fingerprint import describe_input, input_identity
+from dovetail.plan.fingerprint import (
+    describe_input,
+    described_sources,
+    input_identity,
+    sources_of,
+)
 from dovetail.plan.nodes import Node, Source
 from dovetail.spark.checkpoints.checkpoint import reads_of
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -99,12 +104,13 @@ def find_carried_over(
 
     ``stored``: the state of the other query, None without one. ``plan``: that of the new query.
     ``nodes``: the results of the plan. Raises ``CheckpointError`` for sources whose positions
-    contradict each other, or of which Spark reads another count now. Also for an old query of Spark
-    Connect.
+    contradict each other, or of which Spark reads another count now. Also for sources that cannot
+    be told apart by name and key, and for an old query of Spark Connect.
     """
     if stored is None:
         leaves, _ = reads_of(plan.source_reads)
         return CarriedOver([None] * sum(count or 0 for count in leaves), [])
+    _refuse_ambiguous(stored, nodes)
     offsets, sources = source_positions(stored, plan, nodes)
     stages = [
         index for index, stage in enumerate(plan.stages) if _has_same_state(stored, plan, stage)
@@ -118,6 +124,26 @@ def _has_same_state(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
     """
     topology = stage.fragment.topology
     return plan.buckets == stored.buckets and bool(topology) and topology in stored.stages
+
+
+def _refuse_ambiguous(stored: CheckpointStores, nodes: Sequence[Node]) -> None:
+    """Raise ``CheckpointError`` if one of the two topologies has several sources of the same name
+    and key, of which the other topology has one, too. ``nodes``: the results of the new plan.
+    """
+    described = {part["input"]: part for part in described_sources(dict(stored.topology[1]))}
+    then = [input_identity(part) for part in described.values()]
+    sources = sources_of(nodes)
+    now = [input_identity(describe_input(nodes, source)) for source in sources]
+    for source, identity in zip(sources, now, strict=True):
+        counts = then.count(identity), now.count(identity)
+        if min(counts) > 0 and max(counts) > 1:
+            raise migration_error(
+                stored,
+                f"has {counts[0]} inputs called {source.name} with the key "
+                f"{', '.join(source.key.names)}, and the query has {counts[1]}, which it cannot "
+                "tell apart",
+                "Give each new input a name of its own with name=, or start with a new checkpoint",
+            )
 
 
 def source_positions(

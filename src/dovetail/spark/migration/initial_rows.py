@@ -181,8 +181,8 @@ def rows_by_table(
     ``_timestamp``. Tables without initial rows are absent. Spark computes nothing yet.
 
     ``operator``: the call, for errors; ``nodes``: the results of the query. ``initial``: frames by
-    the table's name. Raises ``PlanError`` for frames that do not fit the tables, for names that are
-    no table, and if a result has a join without state.
+    the table's name. Raises ``PlanError`` for frames that do not fit the tables, and for names that
+    are no table's or several inputs'. So it does if a result has a join without state.
     """
     for node in nodes:
         if any(part.eventual for part in node.walk()):
@@ -201,6 +201,12 @@ def rows_by_table(
                 operator,
                 f"initial= names {name!r}, which is no table of {nodes[0].name}",
                 f"Its tables are {', '.join(tables) or 'none'}",
+            )
+        if [source.name for source in inputs].count(name) > 1:
+            raise PlanError(
+                operator,
+                f"initial= names {name!r}, as several inputs of {nodes[0].name} are called",
+                "Give each a name of its own with name=",
             )
     named_rows: dict[Entry, DataFrame] = {
         tables[name]: _rows_of_source(tables[name], frame) for name, frame in initial.items()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -32,6 +33,8 @@ from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.migration import row_files
 from dovetail.spark.migration.carried_over import migration_error
 from dovetail.spark.migration.wider_types import cast_to_wider, widens
+
+_AS_BEFORE = "Leave {} as it was, with the same buckets=, or start with a new checkpoint"
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def rows_of_tables(
         _refuse_stored_streams(stored, stage)
         for port in stage.ports:
             if isinstance(port.origin, Stage):
+                _refuse_lost_rows(stored, nodes, stage, port)
                 read += [port.origin] if port.origin in carried else []
             elif port.input is not None and not port.source.meaning.stream:
                 wanted.setdefault(port.input.source, []).append(port)
@@ -94,16 +98,48 @@ def _rows_by_input(
     ``wanted``: for each source or view, the inputs of new stages that read it. ``nodes``: the
     results of ``plan``. Raises ``CheckpointError`` if no store has the rows of such an input.
     """
-    old_identities = [
-        input_identity(source) for source in described_sources(dict(stored.topology[1]))
-    ]
-    rows_by_entry = {}
+    old = _old_sources(stored)
+    rows_by_part: dict[Entry, DataFrame] = {}
+    part_of: dict[Entry, Entry] = {}
+    filled: dict[Entry, str] = {}
     for entry, ports in wanted.items():
-        if input_identity(describe_input(nodes, entry.base)) in old_identities:
-            enough = _kept_descriptions(plan, ports)
-            part, frame = _rows_of_input(stored, nodes, entry, ports, enough)
-            rows_by_entry[part] = frame
-    return rows_by_entry
+        if input_identity(describe_input(nodes, entry.base)) not in old:
+            continue
+        fills = _filling_stage(plan, ports)
+        part, frame = _rows_of_input(stored, nodes, entry, ports, _kept_parts(plan, ports), fills)
+        part_of[entry] = part
+        if fills is not None:
+            filled[part] = fills
+        # Rows for a view above have all columns, and none is left out.
+        if part is not entry or part not in rows_by_part:
+            rows_by_part[part] = frame
+    for entry, part in part_of.items():
+        nodes_below = views_to_base(entry)
+        for nearer in nodes_below[: nodes_below.index(part)]:
+            rows_by_part.pop(nearer, None)  # they lack what this input needs
+    for part, fills in filled.items():
+        if part not in rows_by_part or list(part_of.values()).count(part) > 1:
+            raise migration_error(
+                stored,
+                f"has {part.name} with the former values that {fills} has kept, and other stages "
+                "need it as it came",
+                _AS_BEFORE.format(fills),
+            )
+    return rows_by_part
+
+
+def _filling_stage(plan: Plan, ports: Sequence[Port]) -> str | None:
+    """Return the name of a stage of ``plan`` that reads one of ``ports`` and fills in values that
+    records leave out. None if none does.
+    """
+    return next(
+        (
+            stage.node.name
+            for stage in plan.stages
+            if stage.node.patches and any(port in ports for port in stage.ports)
+        ),
+        None,
+    )
 
 
 def _rows_by_stage(
@@ -164,14 +200,41 @@ def _refuse_stored_streams(stored: CheckpointStores, stage: Stage) -> None:
             raise migration_error(
                 stored,
                 f"has not what {stage.node.name} keeps of the stream {streams[0]}: {store.holds}",
-                f"Leave {stage.node.name} as it was, with the same buckets=, or start with a new "
-                "checkpoint",
+                _AS_BEFORE.format(stage.node.name),
             )
 
 
-def _kept_descriptions(plan: Plan, ports: Sequence[Port]) -> set[str]:
-    """Return the texts (``Store.holds``) that say which rows of the inputs ``ports`` the new
-    stages' stores keep. The set is empty if a store keeps all of them, or if no store has them.
+def _refuse_lost_rows(
+    stored: CheckpointStores, nodes: Sequence[Node], stage: Stage, port: Port
+) -> None:
+    """Raise ``CheckpointError`` if rows that the new ``stage`` has read by ``port`` cannot be made
+    again: records of a stream that are read as a table, or former values that a record left out.
+
+    ``nodes``: the results of the new plan. A port passes that reads a source. So does one that
+    reads what is made only of sources that the old query did not read.
+    """
+    if port.input is None or not isinstance(port.origin, Stage):
+        return
+    if port.origin.node.stream and not port.source.meaning.stream:
+        problem = f"has not the records of which {port.source.name} is made"
+    elif stage.node.patches:
+        problem = f"has not the former values that {stage.node.name} has kept"
+    else:
+        return
+    old = _old_sources(stored)
+    if any(input_identity(describe_input(nodes, s)) in old for s in port.input.source.origins):
+        raise migration_error(stored, problem, _AS_BEFORE.format(stage.node.name))
+
+
+def _old_sources(stored: CheckpointStores) -> list[dict[str, Any]]:
+    """Return the identities of the sources that the other query has read."""
+    return [input_identity(source) for source in described_sources(dict(stored.topology[1]))]
+
+
+def _kept_parts(plan: Plan, ports: Sequence[Port]) -> set[tuple[str, str]]:
+    """Return which rows of the inputs ``ports`` the new stages' stores keep, as pairs of texts
+    (``Store.holds`` and ``Store.only``). The set is empty if a store keeps all of them as they
+    came, or if no store has them.
     """
     nodes = {
         (stage.node, port.source.name)
@@ -183,9 +246,14 @@ def _kept_descriptions(plan: Plan, ports: Sequence[Port]) -> set[str]:
         store
         for stage in plan.stages
         for store in stage.fragment.stores.values()
-        if (stage.node, store.of) in nodes
+        if (stage.node, store.of) in nodes and store.kind in ("rows", "versions")
     ]
-    return set() if any(store.whole for store in stores) else {store.holds for store in stores}
+    return set() if any(store.whole for store in stores) else {*map(_part_of_rows, stores)}
+
+
+def _part_of_rows(store: Store) -> tuple[str, str]:
+    """Return the two texts that say which rows of its input a store has."""
+    return store.holds, store.only
 
 
 def _rows_of_input(
@@ -193,32 +261,50 @@ def _rows_of_input(
     nodes: Sequence[Node],
     entry: Entry,
     ports: Sequence[Port],
-    enough: Collection[str],
+    enough: Collection[tuple[str, str]],
+    fills: str | None,
 ) -> tuple[Entry, DataFrame]:
     """Return (source or view, frame): the stored rows of ``entry``, a source or view that new
     stages read. If no store of it fits, they are those of a node below its views.
 
     ``nodes``: the results of the new plan. ``ports``: the inputs of new stages that read ``entry``.
-    ``enough``: a store that keeps only some rows fits if this set has its description
-    (``Store.holds``) and no other. Raises ``CheckpointError`` if no store fits, or if rows of the
-    one that fits wait for another input. Spark reads up to one row for that.
+    ``enough``: stores that keep only some rows fit if this set has their descriptions
+    (``Store.holds`` and ``Store.only``), and no other. ``fills``: the name of the new stage that
+    fills in former values, which only such a store has; None without one. Raises
+    ``CheckpointError`` if no store fits, or if rows of one that fits wait for another input.
+    Spark reads up to one row for that.
     """
     problems = [f"has no rows of {entry.name}"]
     for part in views_to_base(entry):
         needed = {*part.row.names}
         if part is entry:
             needed = set().union(*map(_needed_columns, ports))
+        partial: dict[tuple[str, str], _OldStore] = {}
         for old_store in _old_stores(stored, input_identity(describe_input(nodes, part)), part):
-            if not old_store.store.whole and (
-                part is not entry or {old_store.store.holds} != enough
-            ):
-                problems.append(f"has only {old_store.store.holds}")
+            store = old_store.store
+            has = _part_of_rows(store)
+            is_enough = part is entry and has in enough
+            if not store.whole and not is_enough:
+                problems.append(f"has only {' '.join(filter(None, has))}")
+                continue
+            if store.whole and fills is not None:
+                problems.append(f"has not the former values that {fills} has kept")
                 continue
             misfit = _misfit(old_store, part, needed)
-            if misfit is None:
+            if misfit is not None:
+                problems.append(misfit)
+                continue
+            if store.whole or len(enough) == 1:
                 _refuse_waiting(stored, old_store)
                 return part, _fitted_rows(stored, old_store, part)
-            problems.append(misfit)
+            problems.append(f"has only {' '.join(filter(None, has))}")
+            partial.setdefault(has, old_store)
+        if partial and fills is None and partial.keys() == {*enough}:
+            for old_store in partial.values():
+                _refuse_waiting(stored, old_store)
+            frames = [_fitted_rows(stored, old_store, part) for old_store in partial.values()]
+            # A row that several stores have is the same in all of them.
+            return part, reduce(DataFrame.union, frames).dropDuplicates(part.key.names)
     raise migration_error(stored, problems[-1])
 
 
