@@ -23,7 +23,7 @@ from timed_files import timed_file
 import dovetail as dt
 from dovetail import testing
 from dovetail.api.topology import Topology
-from dovetail.engine import align
+from dovetail.engine import alignment
 from dovetail.operators.job import Batch
 from dovetail.physical.source import RowArrival, RowShape, SourceSpec
 from dovetail.testing import Change, Driver
@@ -174,7 +174,7 @@ def test_what_is_let_through_has_the_clocks_of_its_logs(partitioned: bool) -> No
     came = rows([3, 7, 99, 6], [0, 1, 0, 1], [0, 4, 2, 6])
     clock = np.array([3, 7, 99, 7])
     passing = np.array([True, True, False, True])
-    made = align._let_through(spec, waited, Batch(came, clock, clock), passing, clock)
+    made = alignment._let_through(spec, waited, Batch(came, clock, clock), passing, clock)
     times = made.rows.column("_event_time").to_pylist()
     expected = {
         False: ([5, 8, 9, 3, 7, 6], [5, 8, 9, 3, 7, 7]),

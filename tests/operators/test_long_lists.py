@@ -23,7 +23,7 @@ from bench.parameters import slow_after
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.aggregates import parts
+from dovetail.aggregates import list_parts
 from dovetail.physical.fragment import Emit
 from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
@@ -167,8 +167,8 @@ def batches(
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_MAX", 4)
-    monkeypatch.setattr(parts, "_SPARSE", 2)
+    monkeypatch.setattr(list_parts, "PART_MAX", 4)
+    monkeypatch.setattr(list_parts, "_SPARSE", 2)
     monkeypatch.setattr(run_state, "SEGMENT_BYTES_MAX", 5000)
     monkeypatch.setattr(run_state, "_COMPACTION_BYTES_MIN", 500)
 

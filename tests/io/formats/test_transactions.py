@@ -17,7 +17,7 @@ from test_avro import avro_spark, encoded
 from test_avro import records as avro_records
 from test_debezium import POSTGRES, RECORDS, column, event, problems, records, with_schema
 from test_debezium_avro import avro_event, envelope
-from test_unsent import TEXT
+from test_unsent_values import TEXT
 
 import dovetail as dt
 from dovetail.physical.explain import explain
