@@ -26,6 +26,8 @@ from benchmarks.standalone import HOME, SETTINGS, bare, cluster
 
 ROOT = Path(__file__).parents[3]
 KILLS = [("foreign key", "offsets", 1), ("tree", "commits", 4), ("foreign key", "offsets", 7)]
+SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of a JVM with a short life."""
 JOINS = ("tree", "commits", 2)
 """When a worker joins."""
 
@@ -38,7 +40,8 @@ def session(master: str) -> SparkSession:
         "spark.driver.memory": "1g",
         "spark.executor.memory": "700m",
         "spark.executor.cores": "1",
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.log.level": "ERROR",
     }
     for name, value in settings.items():
