@@ -267,7 +267,9 @@ def create(
     """
     writer = rows.writeTo(table).using("delta")
     if partition_by:
-        writer = writer.partitionedBy(*(F.col(quoted(name)) for name in partition_by))
+        # Spark takes the name out of its backticks and parses it again, unless it has a dot.
+        twice = (name if "." in name else quoted(name) for name in partition_by)
+        writer = writer.partitionedBy(*(F.col(quoted(name)) for name in twice))
     for name, value in {_VECTORS: "true", **properties}.items():
         writer = writer.tableProperty(name, value)
     if replace:

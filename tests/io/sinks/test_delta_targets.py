@@ -7,6 +7,7 @@ import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import delta_rows
 import pytest
@@ -294,6 +295,15 @@ def test_a_delete_that_is_stored_is_refused_for_a_text_that_delta_reads_as_null(
     stored = fail_on_empty_partitions("to_delta('t')", changes, ["V"], deletes=True)
     with pytest.raises(PySparkException, match="a row has an empty text in column 'v', by which"):
         stored.collect()
+
+
+@pytest.mark.parametrize("name", ["v", "a-b", "a.b-c", "select", "ä`b"])
+def test_partition_columns_may_have_any_name(place: Place, name: str) -> None:
+    row = place.spark.createDataFrame([(1, "x")], ["id", name])
+    delta_tables.create(row, f"delta.`{place.target}`", {}, replace=False, partition_by=[name])
+    assert place.spark.read.format("delta").load(str(place.target)).collect() == [(1, "x")]
+    (folder,) = {path.parent.name for path in place.target.glob("*/*.parquet")}
+    assert unquote(folder) == f"{name}=x"
 
 
 @pytest.mark.slow
