@@ -755,7 +755,7 @@ class Topology(Planned):
         keys, rows = records.rows()
         label = name or f"{kind}[{', '.join(keys)}]"
         for option, is_given in (
-            ("unsent='keep'", records.value.keeps),
+            ("unsent=", records.value.keeps),
             ("transactions=True", records.value.transacts),
         ):
             if is_given and cls._stream:
@@ -792,7 +792,9 @@ class Topology(Planned):
         plan: Node = (
             without_replaced_rows(source, TRANSACTION) if records.value.transacts else source
         )
-        return cls(fill_unsent(plan, UNSENT, "fail") if records.value.keeps else plan)
+        if not records.value.keeps:
+            return cls(plan)
+        return cls(fill_unsent(plan, UNSENT, records.value.missing))
 
     @validated
     def with_replays(self, folder: Path) -> Self:

@@ -157,5 +157,6 @@ def _refuse_missing(job: Job, law: FillLaw, column: str, events: Timeline, event
         law.name,
         f"a record does not bring column {column}, and there is no row before it that has a value: "
         f"{key}",
-        "Read the table from a snapshot on, or take null for such values by missing='null'",
+        "Read the table from a snapshot on, or take null for such values: by missing='null', or "
+        "with Debezium by unsent='keep_or_null'",
     )

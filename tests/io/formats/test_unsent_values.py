@@ -184,6 +184,30 @@ def test_infinity_is_a_documented_instant(spark: SparkSession) -> None:
     assert near["c1"] == LAST - timedelta(microseconds=1)
 
 
+def test_events_that_a_connector_sends_again_may_find_no_former_value(spark: SparkSession) -> None:
+    """It has sent the update and the delete of the key before."""
+    long = {"id": 1, "note": "long", "city": "Rome"}
+    update = event("u", None, {**long, "note": TEXT, "city": "Oslo"})
+    delete = event("d", {"id": 1}, None)
+    frame = records(spark, [event("c", None, long), update, delete, update, delete])
+
+    def changes(unsent: Any) -> list[tuple[Any, ...]]:
+        value = dt.formats.debezium("id long, note string, city string", unsent=unsent)
+        table = dt.Table.from_records(frame, value=value, key_columns="id", name="t")
+        found = table.changelog(buckets=1).orderBy("_position").collect()
+        return [(row.note, row.city, row._change) for row in found]
+
+    with pytest.raises(Exception, match="unsent='keep_or_null'"):
+        changes("keep")
+    assert changes("keep_or_null") == [
+        ("long", "Rome", "upsert"),
+        ("long", "Oslo", "upsert"),
+        (None, None, "delete"),
+        (None, "Oslo", "upsert"),
+        (None, None, "delete"),
+    ]
+
+
 def test_what_was_not_sent_keeps_its_former_value(spark: SparkSession) -> None:
     long = {"id": 1, "note": "long", "tags": ["a"], "city": "Rome"}
     events = [
@@ -217,7 +241,7 @@ def test_what_was_not_sent_keeps_its_former_value(spark: SparkSession) -> None:
     unknown = records(spark, [event("u", None, {**long, "note": TEXT})])
     with pytest.raises(Exception, match="note"):
         dt.Table.from_records(unknown, **options).changelog(buckets=1).collect()
-    with pytest.raises(dt.errors.PlanError, match="unsent='keep'"):
+    with pytest.raises(dt.errors.PlanError, match="unsent= is for tables"):
         dt.Stream.from_records(frame, **options)
     with pytest.raises(dt.errors.PlanError, match="is versioned"):
         dt.Table.from_records(frame, versioned="1 day", **options)

@@ -81,7 +81,7 @@ GivenPlaceholder: TypeAlias = Annotated[
 ]
 Encodings: TypeAlias = Mapping[str, Encoding]
 Truncate: TypeAlias = Literal["fail", "ignore"]
-Unsent: TypeAlias = Literal["fail", "keep"]
+Unsent: TypeAlias = Literal["fail", "keep", "keep_or_null"]
 Tombstones: TypeAlias = Literal["ignore", "delete"]
 
 
@@ -114,7 +114,8 @@ class DebeziumFormat(Format):
     """True if JSON follows the five bytes of a schema registry's framing, which are skipped."""
     unsent: Unsent = "fail"
     """The treatment of an event with a value that was not sent: ``"fail"`` makes it unreadable,
-    with ``"keep"`` the row keeps its former value.
+    with ``"keep"`` the row keeps its former value. With ``"keep_or_null"`` it does, too, and
+    without a row the value is null.
     """
     transactions: bool = False
     """True if the rows of a key are counted within a transaction, in the column ``_transaction``.
@@ -129,10 +130,15 @@ class DebeziumFormat(Format):
 
     @property
     def keeps(self) -> bool:
-        """The setting ``unsent="keep"``, as a boolean: a row keeps its former value where the
-        database did not send a large one.
+        """True if a row keeps its former value where the database did not send a large one."""
+        return self.unsent != "fail"
+
+    @property
+    def missing(self) -> Literal["fail", "null"]:
+        """The effect of a value that was not sent, of a key without a row: ``"null"`` with
+        ``unsent="keep_or_null"``, else ``"fail"``.
         """
-        return self.unsent == "keep"
+        return "null" if self.unsent == "keep_or_null" else "fail"
 
     @property
     def grows(self) -> bool:
@@ -394,9 +400,11 @@ def debezium(
         ``unavailable.value.placeholder``, also with ``hex:`` in front.
     framed : bool, default False
         True if JSON follows the five bytes of a schema registry. They are skipped.
-    unsent : {"fail", "keep"}, default "fail"
+    unsent : {"fail", "keep", "keep_or_null"}, default "fail"
         The treatment of a record with a large value that was not sent. ``"fail"`` makes it
-        a record that cannot be read. With ``"keep"`` the row keeps its former value.
+        a record that cannot be read. With ``"keep"`` the row keeps its former value; the
+        query fails if the key has no row. With ``"keep_or_null"`` the value is then null,
+        and counted in the metric ``<name>.unsent``.
     transactions : bool, default False
         True to count the rows of a key within a transaction. The connector then needs
         ``provide.transaction.metadata=true``. Streams and versioned tables refuse it.
@@ -465,6 +473,8 @@ def debezium(
     *Values that are not sent.* PostgreSQL leaves out a large value (TOAST) that an update
     does not change, unless the table has ``REPLICA IDENTITY FULL``. For ``unsent="keep"``
     the query stores the table's rows. It fails for such a record of a key without a row.
+    A connector that starts again may send the last changes again, so also an update of a
+    key that is deleted by now. ``unsent="keep_or_null"`` takes it, and the delete follows.
 
     *Keys that move.* A database may check a key as late as a statement or a transaction
     ends, as PostgreSQL does a ``DEFERRABLE`` one. ``UPDATE t SET id = id + 1`` may then

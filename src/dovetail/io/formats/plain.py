@@ -186,6 +186,13 @@ class Format(ABC):
         return False
 
     @property
+    def missing(self) -> Literal["fail", "null"]:
+        """The effect of a column that a change of a key without a row leaves out, if ``keeps``:
+        ``"fail"`` stops the query, ``"null"`` makes the value null.
+        """
+        return "fail"
+
+    @property
     def transacts(self) -> bool:
         """True if the rows of a key are counted within a transaction, so that a delete finds the
         row that it means.
