@@ -47,7 +47,7 @@ from dovetail.plan import views
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.transforms.expectation import ExpectationName, OnFail, expectation
-from dovetail.plan.transforms.fill import fill_unsent
+from dovetail.plan.transforms.fill import Missing, fill_unsent
 from dovetail.plan.transforms.transact import without_replaced_rows
 from dovetail.plan.types.spans import Span
 from dovetail.plan.views import Condition, Errors, Item
@@ -755,7 +755,7 @@ class Topology(Planned):
         keys, rows = records.rows()
         label = name or f"{kind}[{', '.join(keys)}]"
         for option, is_given in (
-            ("unsent=", records.value.keeps),
+            (f"unsent={records.value.unsent!r}", records.value.keeps),
             ("transactions=True", records.value.transacts),
         ):
             if is_given and cls._stream:
@@ -794,7 +794,8 @@ class Topology(Planned):
         )
         if not records.value.keeps:
             return cls(plan)
-        return cls(fill_unsent(plan, UNSENT, records.value.missing))
+        missing: Missing = "null" if records.value.unsent == "keep_or_null" else "fail"
+        return cls(fill_unsent(plan, UNSENT, missing))
 
     @validated
     def with_replays(self, folder: Path) -> Self:

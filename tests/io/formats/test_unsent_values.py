@@ -241,7 +241,7 @@ def test_what_was_not_sent_keeps_its_former_value(spark: SparkSession) -> None:
     unknown = records(spark, [event("u", None, {**long, "note": TEXT})])
     with pytest.raises(Exception, match="note"):
         dt.Table.from_records(unknown, **options).changelog(buckets=1).collect()
-    with pytest.raises(dt.errors.PlanError, match="unsent= is for tables"):
+    with pytest.raises(dt.errors.PlanError, match="unsent='keep'"):
         dt.Stream.from_records(frame, **options)
     with pytest.raises(dt.errors.PlanError, match="is versioned"):
         dt.Table.from_records(frame, versioned="1 day", **options)

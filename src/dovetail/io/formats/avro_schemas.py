@@ -64,7 +64,7 @@ def fields_by_name(schema: Avro) -> dict[str, Avro]:
     return {field["name"]: field for field in fields}
 
 
-def has_other_unit(writer: Avro, reader: Avro) -> bool:
+def _has_other_unit(writer: Avro, reader: Avro) -> bool:
     """Return True if both schemas have a logical type, and the two differ: in the logical type,
     time zones left out, or in a decimal's scale. The same number or bytes then stand for different
     values. ``writer``, ``reader``: without their null.
@@ -102,7 +102,7 @@ def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
     read = wanted
     if _is_decimal_and_text(written, wanted) or _is_decimal_and_text(wanted, written):
         read = written
-    elif has_other_unit(written, wanted):
+    elif _has_other_unit(written, wanted):
         read = written
         if wanted["logicalType"].startswith(_LOCAL) and not _is_local(written):
             read = {**written, "logicalType": f"{_LOCAL}{written['logicalType']}"}

@@ -42,6 +42,7 @@ from dovetail.io.formats.plain import (
     FormatContext,
     JsonFormat,
     Schema,
+    Unsent,
     json_text,
     struct_of,
     with_framing_hint,
@@ -81,7 +82,6 @@ GivenPlaceholder: TypeAlias = Annotated[
 ]
 Encodings: TypeAlias = Mapping[str, Encoding]
 Truncate: TypeAlias = Literal["fail", "ignore"]
-Unsent: TypeAlias = Literal["fail", "keep", "keep_or_null"]
 Tombstones: TypeAlias = Literal["ignore", "delete"]
 
 
@@ -127,18 +127,6 @@ class DebeziumFormat(Format):
         transaction.
         """
         return self.transactions
-
-    @property
-    def keeps(self) -> bool:
-        """True if a row keeps its former value where the database did not send a large one."""
-        return self.unsent != "fail"
-
-    @property
-    def missing(self) -> Literal["fail", "null"]:
-        """The effect of a value that was not sent, of a key without a row: ``"null"`` with
-        ``unsent="keep_or_null"``, else ``"fail"``.
-        """
-        return "null" if self.unsent == "keep_or_null" else "fail"
 
     @property
     def grows(self) -> bool:

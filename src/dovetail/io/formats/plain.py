@@ -140,6 +140,9 @@ def keep_rows(frame: DataFrame, condition: Column) -> DataFrame:
     return frame.where(F.when(F.spark_partition_id() >= 0, condition))
 
 
+Unsent: TypeAlias = Literal["fail", "keep", "keep_or_null"]
+
+
 class Format(ABC):
     """A conversion from bytes to columns, and from columns to bytes."""
 
@@ -178,19 +181,20 @@ class Format(ABC):
         return False
 
     @property
+    def unsent(self) -> Unsent:
+        """The treatment of a change that leaves out columns: ``"fail"`` makes it unreadable, with
+        ``"keep"`` the row keeps its former values. With ``"keep_or_null"`` it does, too, and
+        without a row the values are null.
+        """
+        return "fail"
+
+    @property
     def keeps(self) -> bool:
         """True if columns that a change leaves out keep their former values.
 
         The names of the columns that a change leaves out are then in its column ``_unsent``.
         """
-        return False
-
-    @property
-    def missing(self) -> Literal["fail", "null"]:
-        """The effect of a column that a change of a key without a row leaves out, if ``keeps``:
-        ``"fail"`` stops the query, ``"null"`` makes the value null.
-        """
-        return "fail"
+        return self.unsent != "fail"
 
     @property
     def transacts(self) -> bool:
