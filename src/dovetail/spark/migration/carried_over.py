@@ -130,8 +130,7 @@ def _refuse_ambiguous(stored: CheckpointStores, nodes: Sequence[Node]) -> None:
     """Raise ``CheckpointError`` if one of the two topologies has several sources of the same name
     and key, of which the other topology has one, too. ``nodes``: the results of the new plan.
     """
-    described = {part["input"]: part for part in described_sources(dict(stored.topology[1]))}
-    then = [input_identity(part) for part in described.values()]
+    then = identities_of_old_sources(stored)
     sources = sources_of(nodes)
     now = [input_identity(describe_input(nodes, source)) for source in sources]
     for source, identity in zip(sources, now, strict=True):
@@ -144,6 +143,14 @@ def _refuse_ambiguous(stored: CheckpointStores, nodes: Sequence[Node]) -> None:
                 "tell apart",
                 "Give each new input a name of its own with name=, or start with a new checkpoint",
             )
+
+
+def identities_of_old_sources(stored: CheckpointStores) -> list[dict[str, Any]]:
+    """Return the identity of each source that the other query has read. One that it has read in
+    several places comes once. ``stored``: the state of that query.
+    """
+    described = {part["input"]: part for part in described_sources(dict(stored.topology[1]))}
+    return [input_identity(part) for part in described.values()]
 
 
 def source_positions(

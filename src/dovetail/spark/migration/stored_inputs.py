@@ -23,7 +23,7 @@ from dovetail.physical.output import output_of
 from dovetail.physical.routing import Plan
 from dovetail.physical.specs.law import Store
 from dovetail.physical.stage import Port, Stage
-from dovetail.plan.fingerprint import describe_input, described_sources, input_identity
+from dovetail.plan.fingerprint import describe_input, input_identity
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.views import views_to_base
@@ -31,7 +31,7 @@ from dovetail.spark.checkpoints import state_results
 from dovetail.spark.checkpoints.store_rows import last_versions, rows_of_store
 from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.migration import row_files
-from dovetail.spark.migration.carried_over import migration_error
+from dovetail.spark.migration.carried_over import identities_of_old_sources, migration_error
 from dovetail.spark.migration.wider_types import cast_to_wider, widens
 
 _AS_BEFORE = "Leave {} as it was, with the same buckets=, or start with a new checkpoint"
@@ -98,7 +98,7 @@ def _rows_by_input(
     ``wanted``: for each source or view, the inputs of new stages that read it. ``nodes``: the
     results of ``plan``. Raises ``CheckpointError`` if no store has the rows of such an input.
     """
-    old = _old_sources(stored)
+    old = identities_of_old_sources(stored)
     rows_by_part: dict[Entry, DataFrame] = {}
     part_of: dict[Entry, Entry] = {}
     filled: dict[Entry, str] = {}
@@ -221,14 +221,9 @@ def _refuse_lost_rows(
         problem = f"has not the former values that {stage.node.name} has kept"
     else:
         return
-    old = _old_sources(stored)
+    old = identities_of_old_sources(stored)
     if any(input_identity(describe_input(nodes, s)) in old for s in port.input.source.origins):
         raise migration_error(stored, problem, _AS_BEFORE.format(stage.node.name))
-
-
-def _old_sources(stored: CheckpointStores) -> list[dict[str, Any]]:
-    """Return the identities of the sources that the other query has read."""
-    return [input_identity(source) for source in described_sources(dict(stored.topology[1]))]
 
 
 def _kept_parts(plan: Plan, ports: Sequence[Port]) -> set[tuple[str, str]]:
