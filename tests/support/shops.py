@@ -14,6 +14,20 @@ import dovetail as dt
 
 ORDERS = "id long, customer string, amount int, at timestamp"
 CUSTOMERS = "name string, city string, at timestamp"
+TOPOLOGY = """
+from pathlib import Path
+from pyspark.sql import SparkSession
+import dovetail as dt
+
+def totals():
+    spark, folder = SparkSession.getActiveSession(), Path(__file__).parent
+    read = spark.readStream.schema("id long, customer string, amount int, at timestamp")
+    orders = dt.Table.from_changelog(
+        read.json(str(folder / "orders")), key="id", timestamp="at", name="orders"
+    )
+    return orders.group_by("customer").agg(total=dt.sum("amount"))
+"""
+"""A program's module with a topology, as the command line reads it from a shop's folder."""
 
 
 class Shop:

@@ -12,7 +12,7 @@ import pytest
 from bench.parameters import slow_after
 from fuzz import upgraded
 from pyspark.sql import DataFrame
-from shops import CUSTOMERS, ORDERS, KilledError, Shop
+from shops import CUSTOMERS, ORDERS, TOPOLOGY, KilledError, Shop
 from typer.testing import CliRunner
 
 import dovetail as dt
@@ -393,21 +393,6 @@ def test_the_plan_is_shown_and_asked_for(shop: Shop, monkeypatch: pytest.MonkeyP
     again = call("--yes")
     assert again.exit_code == 0
     assert "Stop the query of" in again.output
-
-
-TOPOLOGY = """
-from pathlib import Path
-from pyspark.sql import SparkSession
-import dovetail as dt
-
-def totals():
-    spark, folder = SparkSession.getActiveSession(), Path(__file__).parent
-    read = spark.readStream.schema("id long, customer string, amount int, at timestamp")
-    orders = dt.Table.from_changelog(
-        read.json(str(folder / "orders")), key="id", timestamp="at", name="orders"
-    )
-    return orders.group_by("customer").agg(total=dt.sum("amount"))
-"""
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from parquet_rows import rows_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
-from shops import CUSTOMERS, ORDERS, KilledError, Shop
+from shops import CUSTOMERS, ORDERS, TOPOLOGY, KilledError, Shop
 from typer.testing import CliRunner
 
 import dovetail as dt
@@ -332,22 +332,6 @@ def test_several_results_and_one_more(shop: Shop) -> None:
         "orders": [],
         "cities": [("Rome", 4, "upsert")],
     }
-
-
-TOPOLOGY = """
-import json
-from pathlib import Path
-from pyspark.sql import SparkSession
-import dovetail as dt
-
-def totals():
-    spark, folder = SparkSession.getActiveSession(), Path(__file__).parent
-    read = spark.readStream.schema("id long, customer string, amount int, at timestamp")
-    orders = dt.Table.from_changelog(
-        read.json(str(folder / "orders")), key="id", timestamp="at", name="orders"
-    )
-    return orders.group_by("customer").agg(total=dt.sum("amount"))
-"""
 
 
 def test_the_command_line(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
