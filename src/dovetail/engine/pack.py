@@ -26,6 +26,7 @@ from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
 from dovetail.engine.arrival import arrange_rows
 from dovetail.engine.batches.pack_time import SIZE_BYTES, PackTime
+from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.errors import DataError
@@ -53,7 +54,7 @@ PACKED = pa.schema(
 - ``partition``: the index of the input partition. ``number``: the index of the packing in it, from
   0.
 - ``facts``: the bytes of ``Tag.facts``, which all buckets hear. ``payload``: the rows, as an Arrow
-  IPC stream; null for none.
+  IPC stream; null for none. A large row travels in parts, where both differ (``batches.parts``).
 - ``counted``: null, or the text of ``counted_text``.
 
 Spark takes its time for each column of a stage's small tables, so they have few.
@@ -703,13 +704,23 @@ class PackedRow(NamedTuple):
     def from_rows(cls, rows: pd.DataFrame | pa.RecordBatch) -> Iterator[PackedRow]:
         """Yield each row of ``rows``, a frame or batch with the columns of ``PACKED``, as a
         ``PackedRow``, in order. ``counted`` and any further columns are left out; a missing column
-        raises ``KeyError``.
+        raises ``KeyError``. Parts of large rows come as they are (``join_parts``).
 
         The frame is read column by column, since pandas takes long to make rows of a frame.
         """
         columns = (rows[name] for name in cls._fields)
         values = (c.to_pylist() if isinstance(c, pa.Array) else c for c in columns)
         return map(cls._make, zip(*values, strict=True))
+
+
+def join_parts(rows: Iterable[PackedRow], joiner: PartJoiner) -> Iterator[PackedRow]:
+    """Yield the whole rows of ``rows``, in order, a large one where the last of its parts comes.
+    ``joiner`` takes the parts of others, for the next call.
+    """
+    for row in rows:
+        whole = joiner.add(row.facts, row.payload)
+        if whole is not None:
+            yield row._replace(facts=whole[0], payload=whole[1])
 
 
 def unpack_piece(row: PackedRow) -> Piece:

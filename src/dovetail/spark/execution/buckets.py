@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from dovetail.arrays.bucket_labels import bucket_number
 from dovetail.arrays.timeline import NO_TIME
+from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.batches.spool import Spool
 from dovetail.engine.fragment import SLICE_BYTES, BatchOutcome, process_batch
@@ -39,6 +40,7 @@ from dovetail.engine.pack import (
     PackedRow,
     add_counted_text,
     counted_text,
+    join_parts,
     pack_heartbeat,
     unpack_piece,
 )
@@ -47,7 +49,7 @@ from dovetail.operators.joins.foreign_key_order import merge_buckets
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.spark import task
-from dovetail.spark.execution.emission import Emission, Rows, as_pandas
+from dovetail.spark.execution.emission import Emission, Rows, as_pandas, cut_large
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class StageWork:
         """
         spools, now_us = self._empty_spools(), 0
         begun_ns, passing_ns = perf_counter_ns(), 0
-        passing = PACKED.empty_table()
+        passing, joiner = PACKED.empty_table(), PartJoiner()
         for frame in rows:
             stage_rows = PackedRow.from_rows(frame)
             if self.passes:
@@ -122,13 +124,14 @@ class StageWork:
                     yield as_pandas(passing)
                     passing_ns += perf_counter_ns() - left_ns
                     passing = PACKED.empty_table()
-            for row in stage_rows:
+            for row in join_parts(stage_rows, joiner):
                 spools[row.reader].add(unpack_piece(row), row.payload)
             if "now_us" in frame:
                 now_us = int(frame["now_us"].iloc[0])
+        joiner.finish()
         receive_us = (perf_counter_ns() - begun_ns - passing_ns) // 1000
         emitted = self._run_stages(label, spools, passing, now_us, state, handle, receive_us)
-        yield from map(as_pandas, emitted)
+        yield from map(as_pandas, map(cut_large, emitted))
 
     def expired_rows(
         self, label: int, now_us: int, state: Any, handle: Any
@@ -144,7 +147,7 @@ class StageWork:
         emitted = self._run_stages(
             label, self._empty_spools(), PACKED.empty_table(), now_us, state, handle, expired=True
         )
-        yield from map(as_pandas, emitted)
+        yield from map(as_pandas, map(cut_large, emitted))
 
     def _empty_spools(self) -> dict[int, Spool]:
         """Return a new spool for the pieces of each stage of the operator, by its index."""

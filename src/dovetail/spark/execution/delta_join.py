@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from dovetail.base.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, PASSING, quoted
+from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import batch_of, high_time_us
 from dovetail.engine.error_context import locate_errors
-from dovetail.engine.pack import PackedRow, Tag, pack_table, unpack_piece
+from dovetail.engine.pack import PackedRow, Tag, join_parts, pack_table, unpack_piece
 from dovetail.errors import ConfigurationError, DovetailError, PlanError
 from dovetail.lookup_sources.pool import open_reader
 from dovetail.lookup_sources.source import Found
@@ -34,7 +35,7 @@ from dovetail.physical.specs.delta_join import DeltaJoinLaw, SettleLaw
 from dovetail.physical.specs.lookup import stage_lookups, store_lookup
 from dovetail.plan.select import SIDES
 from dovetail.spark import task
-from dovetail.spark.execution.emission import PACKED_COLUMNS
+from dovetail.spark.execution.emission import PACKED_COLUMNS, cut_large
 from dovetail.spark.execution.passthrough import let_rows_pass, with_passing_column
 from dovetail.spark.workers import answer_of_worker
 
@@ -104,7 +105,7 @@ def last_by_primary_key(
         any changes. A row's blob has those of the task's last changes whose join key lies in its
         bucket. It is null if there are none.
         """
-        pieces = [unpack_piece(row) for batch in batches for row in PackedRow.from_rows(batch)]
+        pieces = [*map(unpack_piece, _whole_rows(batches))]
         batch = batch_of(source, pieces, 0)
         clocked = batch.rows.drop_columns(
             [n for n in _ARRIVAL_COLUMNS if n in batch.rows.schema.names]
@@ -112,10 +113,18 @@ def last_by_primary_key(
         batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
         table = last_rows(source, law.primary, batch).select(list(law.columns))
         tag = Tag(reader, source_index, task.partition(), 0, high_time_us(pieces))
-        yield pack_table(table, labels, tag, by=HASH)
+        yield cut_large(pack_table(table, labels, tag, by=HASH))
 
     function = let_rows_pass(settle, step.number, None) if step.passes else settle
     return rows.repartition(partitions, "bucket").mapInArrow(function, PACKED_COLUMNS)
+
+
+def _whole_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[PackedRow]:
+    """Yield the rows of ``batches``, which have the columns of ``PACKED``, with parts joined."""
+    joiner = PartJoiner()
+    for batch in batches:
+        yield from join_parts(PackedRow.from_rows(batch), joiner)
+    joiner.finish()
 
 
 def _name_join_in_errors(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
@@ -174,7 +183,7 @@ def joined_rows(
         """Yield the changes of the join, then one row with the counts. After the last row, write
         the task's caches to disk.
         """
-        heard = [row for batch in batches for row in PackedRow.from_rows(batch)]
+        heard = [*_whole_rows(batches)]
         pieces = [unpack_piece(row) for row in heard]
         buckets = [row.bucket for row in heard]
         asking = TaskStores(operator, query, buckets) if live else None

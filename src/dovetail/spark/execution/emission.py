@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dovetail.arrays.spark_hash import spark_hash
 from dovetail.base.columns import COUNTED
 from dovetail.engine.arrival import stairs_of
+from dovetail.engine.batches.parts import PartJoiner, cut
 from dovetail.engine.fragment import BatchOutcome
 from dovetail.engine.pack import (
     PACKED,
@@ -27,6 +29,7 @@ from dovetail.engine.pack import (
 from dovetail.physical.output import Output
 from dovetail.physical.travel_columns import TravelColumns
 from dovetail.plan.types.arrow import spark_schema
+from dovetail.platform.arrow_batches import UNIT_BYTES
 from dovetail.state.ipc import from_ipc, parts_of
 
 if TYPE_CHECKING:
@@ -283,9 +286,36 @@ def _split_changes(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 def payloads(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield the table in each row of ``PACKED``, in order: its column ``payload``, an Arrow IPC
-    stream. Rows with a null there are skipped.
+    stream. Rows with a null there are skipped. A large row comes where the last of its parts comes.
     """
+    joiner = PartJoiner()
     for batch in batches:
-        for payload in batch.column("payload"):
-            if payload.is_valid:
-                yield from_ipc(payload.as_buffer())
+        columns = (batch[name].to_pylist() for name in ("facts", "payload"))
+        for facts, payload in zip(*columns, strict=True):
+            whole = joiner.add(facts, payload)
+            if whole is not None and whole[1] is not None:
+                yield from_ipc(whole[1])
+    joiner.finish()
+
+
+def cut_large(rows: Rows) -> Rows:
+    """Return rows of ``PACKED`` with each one of more than ``UNIT_BYTES`` of payload in parts, in
+    order. All parts have its address, and the first its ``counted``. Rows with another schema are
+    returned as they are.
+    """
+    if not rows.schema.equals(PACKED):
+        return rows
+    sizes = pc.fill_null(pc.binary_length(rows["payload"]), 0).to_numpy(zero_copy_only=False)
+    if not (sizes > UNIT_BYTES).any():
+        return rows
+    columns = {name: list[Any]() for name in PACKED.names}
+    for row in rows.to_pylist():
+        facts, payload = row["facts"], row["payload"]
+        parts = [(facts, payload)]
+        if payload is not None and len(payload) > UNIT_BYTES:
+            parts = [*cut(facts, payload, UNIT_BYTES)]
+        for part_facts, part_payload in parts:
+            for name, value in (row | {"facts": part_facts, "payload": part_payload}).items():
+                columns[name].append(value)
+            row["counted"] = None
+    return pa.record_batch([pa.array(columns[f.name], f.type) for f in PACKED], schema=PACKED)

@@ -52,6 +52,7 @@ from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
 from dovetail.plan.types.arrow import arrow_schema, in_timezone
 from dovetail.plan.views import View
+from dovetail.platform.arrow_batches import map_in_arrow
 from dovetail.platform.spark_errors import refuse_stopped
 from dovetail.spark import task
 from dovetail.spark.execution import delta_join, projection
@@ -61,6 +62,7 @@ from dovetail.spark.execution.emission import (
     Emission,
     FlatEmission,
     ToBuckets,
+    cut_large,
     payloads,
 )
 from dovetail.spark.execution.observations import Observations
@@ -244,7 +246,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         in a row that is not dropped, tombstones included, fails the task with a ``DataError``.
         """
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
-        packed = frame.mapInArrow(packing_function(packings, title, passing_index), PACKED_COLUMNS)
+        function = packing_function(packings, title, passing_index)
+        packed = map_in_arrow(frame, function, PACKED_COLUMNS)
         for reading in step.readings:
             packed = self.observations.observe_input(
                 packed, reading.metric_names, reading.reader, reading.number
@@ -353,9 +356,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         plain = rows.toDF(*(f"_c{column_index}" for column_index in range(len(rows.columns))))
         carrier = Carrier(step.result, schema, self.labels, range(len(schema)))
         passing_index = len(schema) if passes else None
-        return plain.mapInArrow(
-            packing_function([carrier], step.stage.fragment.title, passing_index), PACKED_COLUMNS
-        )
+        function = packing_function([carrier], step.stage.fragment.title, passing_index)
+        return map_in_arrow(plain, function, PACKED_COLUMNS)
 
     def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage on its ``inputs``, one or more frames of ``PACKED`` (blobs). Return the
@@ -470,7 +472,7 @@ def packing_function(
         with locate_errors(title, lambda _: f"input partition {task.partition()}"):
             packed_rows = pack_partition(packings, own_rows(), task.partition())
             for packed in timer.time_packing(packed_rows):
-                yield packed
+                yield cut_large(packed)
                 yield from others
                 others.clear()
             yield from others
@@ -560,11 +562,14 @@ def _result_packer(
     """
 
     def pack_tables(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-        """Yield a row of ``PACKED`` for each table. Its ``number`` counts them from 0."""
+        """Yield a row of ``PACKED`` for each table, a large one in parts. Its ``number`` counts
+        the tables from 0.
+        """
         partition = task.partition()
         for piece_index, table in enumerate(tables):
             label = labels[partition % len(labels)]
-            yield pack_whole_table(table, label, Tag(result, 0, partition, piece_index))
+            tag = Tag(result, 0, partition, piece_index)
+            yield cut_large(pack_whole_table(table, label, tag))
 
     return pack_tables
 

@@ -19,6 +19,7 @@ from dovetail.operators.joins.lookup import COUNTS, Caches, TaskLookups
 from dovetail.physical.specs.lookup import StoreLookup
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.types.arrow import arrow_schema, in_timezone
+from dovetail.platform.arrow_batches import map_in_arrow
 from dovetail.spark import task
 
 if TYPE_CHECKING:
@@ -92,9 +93,8 @@ def lookup_results(
         yield pa.RecordBatch.from_arrays([*nulls, *counts], schema=blank)
 
     # Plain names, because mapInArrow takes the dots of a user's names for nesting.
-    out = frame.toDF(*(f"_c{n}" for n in range(len(frame_columns)))).mapInArrow(
-        look_up, plain_schema
-    )
+    plain_frame = frame.toDF(*(f"_c{n}" for n in range(len(frame_columns))))
+    out = map_in_arrow(plain_frame, look_up, plain_schema)
     if metric is not None:
         sums = (F.coalesce(F.sum(f"_{name}"), F.lit(0)).alias(name) for name in COUNTS)
         out = out.observe(metric, *sums)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dovetail.engine import flow
+from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.fragment import process_batch
-from dovetail.engine.pack import unpack_piece
+from dovetail.engine.pack import join_parts, unpack_piece
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import RouteStep
@@ -121,7 +122,9 @@ def _bucket_function(
         import pandas as pd
 
         stage_rows, others = split_passing(rows, [stage_number])
-        pieces = [*map(unpack_piece, stage_rows)]
+        joiner = PartJoiner()
+        pieces = [*map(unpack_piece, join_parts(stage_rows, joiner))]
+        joiner.finish()
         first = [piece for piece in pieces if later_inputs and piece.source not in later_inputs]
         rest = [piece for piece in pieces if not later_inputs or piece.source in later_inputs]
         # The end of the input, which ends all waiting.

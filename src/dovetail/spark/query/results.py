@@ -298,8 +298,8 @@ class _Result:
         changes in order. Its columns are those of ``changelog_schema``. Without changes of the
         result it has no rows.
 
-        ``batch_rows``: the packed rows of all results, with ``reader``, ``partition``, ``number``
-        and ``payload``. A dead letter without an event time gets the present time.
+        ``batch_rows``: the packed rows of all results, with ``reader``, ``partition``, ``number``,
+        ``facts`` and ``payload``. A dead letter without an event time gets the present time.
         """
         result_rows = batch_rows.where(F.col("reader") == self.number)
         rows = unpack_rows(result_rows.sortWithinPartitions("partition", "number"), self.output)
@@ -364,7 +364,7 @@ def writer_of_results(
         cached until then.
         """
         result_rows = batch.where(F.col("payload").isNotNull())
-        batch_rows = keep(result_rows.select("reader", "partition", "number", "payload"))
+        batch_rows = keep(result_rows.select("reader", "partition", "number", "facts", "payload"))
         try:
             # Compute everything here, so that any later failure is a sink's.
             batch_rows.select("reader").collect()

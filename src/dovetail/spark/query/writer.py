@@ -26,6 +26,7 @@ from dovetail.physical.routing import Plan
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.spans import Span
+from dovetail.platform.arrow_batches import ARROW_SETTINGS
 from dovetail.platform.sessions import cores, without_call_sites
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.execution import projection
@@ -101,8 +102,7 @@ def settings(partitions: Positive) -> dict[str, str]:
         PROVIDER: ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         SNAPSHOT_ON_LAG: "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+        **ARROW_SETTINGS,
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         TRACEBACK: "false",
         PARTITIONS: str(partitions),

@@ -47,6 +47,7 @@ from dovetail.io.sinks.ownership import Owner
 from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.arrow import spark_schema
+from dovetail.platform.arrow_batches import map_in_arrow
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import batch_writer, is_remote
 
@@ -198,8 +199,8 @@ class TransactionalBatches:
         )
         records = self._records(batches)
         try:
-            reports = records.mapInArrow(
-                partial(write_task_records, order), spark_schema(REPORT_SCHEMA)
+            reports = map_in_arrow(
+                records, partial(write_task_records, order), spark_schema(REPORT_SCHEMA)
             ).collect()
         except PySparkException as error:
             raised = _RAISED_LINE.findall(str(error))

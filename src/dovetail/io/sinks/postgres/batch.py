@@ -38,6 +38,7 @@ from dovetail.io.sinks.postgres.tables import (
 from dovetail.io.sinks.postgres.transactions import Cursor, ServerConnection
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.plan.types.arrow import spark_schema
+from dovetail.platform.arrow_batches import map_in_arrow
 from dovetail.platform.sessions import keep, release
 
 T = TypeVar("T")
@@ -346,7 +347,7 @@ class PostgresTable:
         # Plain names, because mapInArrow does not quote backticks in a user's names.
         plain = stored_rows.toDF(*(f"_c{n}" for n in range(len(stored_rows.columns))))
         named = partial(_run_with_names, task, stored_rows.columns)
-        rows = plain.mapInArrow(named, spark_schema(columns)).collect()
+        rows = map_in_arrow(plain, named, spark_schema(columns)).collect()
         for row in rows:
             if row["kind"] is not None:
                 raise self._failure(row["kind"], row["problem"], row["remedy"])

@@ -1,0 +1,137 @@
+"""Bounded Arrow batches between Spark and Python, by their counts of rows alone.
+
+Spark can bound a batch by its bytes, too. Then it adds up the buffers of all columns anew at each
+row, which takes longer than all else that it does for the row. So queries switch that bound off,
+and a batch has at most ``ROWS_MAX`` rows. A row of more than ``UNIT_BYTES`` is followed by *padding
+rows* without content, one for each further ``UNIT_BYTES``. They are dropped in Python. So a batch
+takes at most their product, 64 MiB, and the bytes of one row.
+
+| row | bytes | rows that Spark sends |
+|---|---|---|
+| 0 | 300 | row 0 |
+| 1 | 200,000 | row 1, then 3 padding rows |
+| 2 | 500 | row 2 |
+
+Packed rows need no padding: those of more than ``UNIT_BYTES`` travel in parts (``emission``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
+
+from dovetail.base.columns import quoted
+
+ROWS_MAX: Final = 1000
+"""The most rows of an Arrow batch. Larger batches are not faster, much smaller ones are slower."""
+UNIT_BYTES: Final = 64 << 10
+"""The bytes of a row for which it counts once among ``ROWS_MAX``."""
+ARROW_SETTINGS: Final = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_MAX),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),  # Spark's value for no bound
+}
+"""The settings of a query whose rows have padding."""
+
+_PADDING: Final = "_padding"
+_ELEMENT_BYTES: Final = 8
+
+
+def map_in_arrow(
+    frame: DataFrame,
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType | str,
+) -> DataFrame:
+    """Return ``frame.mapInArrow(function, schema)``, where large rows of ``frame`` are followed by
+    padding rows. ``function`` does not see them.
+
+    The columns of ``frame`` need names without dots and backticks. None may be ``_padding``.
+    """
+    sizes = [
+        size
+        for field in frame.schema
+        if (size := _bytes_of(F.col(quoted(field.name)), field.dataType)) is not None
+    ]
+    if not sizes:
+        return frame.mapInArrow(function, schema)
+    size = reduce(Column.__add__, sizes)
+    row = F.array(F.lit(None).cast("boolean"))
+    more = F.array_repeat(F.lit(True), (size / UNIT_BYTES).cast("int"))
+    units = F.when(size < UNIT_BYTES, row).otherwise(F.concat(row, more))
+    # The outer form, since Spark puts a filter in front of the other, which asks for units twice.
+    counted = frame.select("*", F.explode_outer(units).alias(_PADDING))
+    is_row = F.col(_PADDING).isNull()
+    columns = [
+        column
+        if _bytes_of(column, field.dataType) is None
+        else F.when(is_row, column).alias(field.name)
+        for field in frame.schema
+        for column in [F.col(quoted(field.name))]
+    ]
+
+    def map_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what ``function`` yields for ``batches`` without padding."""
+        return function(_without_padding(batches))
+
+    return counted.select(*columns, _PADDING).mapInArrow(map_rows, schema)
+
+
+def _without_padding(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``batches`` that have a null in the last column, without that column.
+    Batches without such rows are left out.
+    """
+    for batch in batches:
+        padding = batch.column(batch.num_columns - 1)
+        rows = batch.select(range(batch.num_columns - 1))
+        if padding.null_count < len(padding):
+            rows = rows.filter(padding.is_null())
+        if rows.num_rows:
+            yield rows
+
+
+def _bytes_of(column: Column, type_: DataType) -> Column | None:
+    """Return the bytes of a value of varying size as an int column, 0 for null: those of its texts
+    and binaries, and eight for each other element of an array or map. Return None for a type whose
+    values have one size.
+    """
+    match type_:
+        case StringType() | BinaryType() | VariantType():
+            text = column.cast("string") if isinstance(type_, VariantType) else column
+            return F.coalesce(F.octet_length(text), F.lit(0))
+        case StructType():
+            parts = (_bytes_of(column.getField(f.name), f.dataType) for f in type_)
+            varying = [part for part in parts if part is not None]
+            return reduce(Column.__add__, varying) if varying else None
+        case ArrayType():
+            element_type = type_.elementType
+            if _bytes_of(F.lit(None), element_type) is None:
+                return F.coalesce(F.size(column) * _ELEMENT_BYTES, F.lit(0))
+
+            def add_bytes(total: Column, element: Column) -> Column:
+                """Return ``total`` and the bytes of ``element``."""
+                of_element = _bytes_of(element, element_type)
+                assert of_element is not None
+                return total + of_element
+
+            return F.coalesce(F.aggregate(column, F.lit(0), add_bytes), F.lit(0))
+        case MapType():
+            keys = _bytes_of(F.map_keys(column), ArrayType(type_.keyType))
+            values = _bytes_of(F.map_values(column), ArrayType(type_.valueType))
+            assert keys is not None
+            assert values is not None
+            return keys + values
+        case _:
+            return None
