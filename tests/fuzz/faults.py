@@ -761,6 +761,7 @@ FAULTLESS = {
     "operators.registry": "finds the operator of a law",
     "engine.bucket_report": "counts rows for metrics",
     "engine.batches.pack_time": "tells how long packing takes",
+    "engine.batches.parts": "cuts large packed rows on their way between Spark's tasks",
     "engine.error_context": "says of an error where it lies",
     "engine.store_contents": "reads a checkpoint for those who look into it",
     "engine.logs": "keeps rows of several partitions in one order, and cases in process have one",

@@ -40,9 +40,11 @@ ROWS_MAX: Final = 1000
 """The most rows of an Arrow batch. Larger batches are not faster, much smaller ones are slower."""
 UNIT_BYTES: Final = 64 << 10
 """The bytes of a row for which it counts once among ``ROWS_MAX``."""
+BYTES_LIMIT: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+"""Spark's setting of the most bytes of an Arrow batch."""
 ARROW_SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_MAX),
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),  # Spark's value for no bound
+    BYTES_LIMIT: str(2**31 - 1),  # Spark's value for no bound
 }
 """The settings of a query whose rows have padding."""
 

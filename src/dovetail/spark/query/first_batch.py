@@ -95,7 +95,7 @@ from dovetail.spark.query.writer import (
     START_LOCK,
     StartRequest,
     has_timers,
-    settings,
+    query_settings,
     start_with_sources,
     writer_of,
 )
@@ -457,7 +457,7 @@ def run_to_end(
     Raises ``ConfigurationError`` if Spark does not start it, its sinks' errors before that, and
     ``StreamingQueryException`` if a micro-batch fails.
     """
-    used = {**settings(stages.partitions), **run.file.settings(), **used}
+    used = {**query_settings(run.session, stages.partitions), **run.file.settings(), **used}
     used |= SETTINGS_TO_END if has_timers(plan, timed=stages.timed) else {}
     with START_LOCK, delta_tables.temporary_settings(run.session, used):
         writer = writer_of(run.outcomes, plan, stages, run.checkpoint)

@@ -78,8 +78,8 @@ from dovetail.spark.query.writer import (
     StartRequest,
     has_several_sinks,
     has_timers,
+    query_settings,
     rows_of_plan,
-    settings,
     start_with_sources,
     writer_of,
 )
@@ -433,7 +433,7 @@ def _start_query(
     plan = replace(plan, idles=idle is not None)
     refuse_unreachable(run.session, plan)
     entries = _binding_entries(run, bound)
-    used = settings(partitions) | (SETTINGS_TO_END if ends and timers else {})
+    used = query_settings(run.session, partitions) | (SETTINGS_TO_END if ends and timers else {})
     used |= time_zone.time_zone_setting(run.session, entries[TIMEZONE])
     # Queries that start at the same time take turns, so that each sees the session unchanged.
     with START_LOCK, delta_tables.temporary_settings(run.session, used | run.file.settings()):

@@ -26,7 +26,7 @@ from dovetail.physical.routing import Plan
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.spans import Span
-from dovetail.platform.arrow_batches import ARROW_SETTINGS
+from dovetail.platform.arrow_batches import ARROW_SETTINGS, BYTES_LIMIT
 from dovetail.platform.sessions import cores, without_call_sites
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.execution import projection
@@ -107,6 +107,16 @@ def settings(partitions: Positive) -> dict[str, str]:
         TRACEBACK: "false",
         PARTITIONS: str(partitions),
     }
+
+
+def query_settings(session: SparkSession, partitions: int) -> dict[str, str]:
+    """Return ``settings(partitions)``. The limit of an Arrow batch's bytes is left out if the
+    session has one of its own, which the query keeps.
+    """
+    used = settings(partitions)
+    if session.conf.get(BYTES_LIMIT, None) is not None:
+        del used[BYTES_LIMIT]
+    return used
 
 
 def start_with_sources(writer: DataStreamWriter) -> StreamingQuery:
