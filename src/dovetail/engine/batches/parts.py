@@ -1,8 +1,7 @@
 """Large packed rows travel in parts, since Spark holds each row of a shuffle whole, several times.
 
 Part 0 of a row has its facts as the payload, and the others have the slices of its payload. Each
-part has a header in place of facts. It is shorter than any facts, which have
-56 bytes or more.
+part has a header in place of facts. A header has 24 bytes, and facts have 56 or more.
 
 | part | facts | payload |
 |---|---|---|
