@@ -58,3 +58,14 @@ def test_only_large_rows_are_cut_and_come_back_whole() -> None:
     assert joined == [*PackedRow.from_rows(rows)]
     assert [*payloads(frames)] == [table(s, n) for n, s in enumerate(sizes) if s is not None]
     assert cut_large(batches[0]) is batches[0]
+
+
+def test_a_part_is_not_cut_again_where_it_passes() -> None:
+    """Not even part 0 of a row with many facts, such as the runs of many files."""
+    tag = Tag(5, 1, 2, 0, stairs=table(2 * UNIT_BYTES, 8))
+    rows = pack_whole_table(table(2 * UNIT_BYTES, 9), 0, tag)
+    once = cut_large(rows)
+    assert max(len(part) for part in once["payload"].to_pylist()) > UNIT_BYTES
+    twice = cut_large(once)
+    assert twice == once
+    assert [*join_parts(PackedRow.from_rows(twice), PartJoiner())] == [*PackedRow.from_rows(rows)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail.platform.arrow_batches import UNIT_BYTES
@@ -42,7 +43,8 @@ def test_rows_of_several_parts_arrive_whole(
         (tmp_path / name).mkdir()
         for number, batch in enumerate(rows[name]):
             lines = (json.dumps(row | {"at": f"2024-05-01T10:0{number}:00Z"}) for row in batch)
-            (tmp_path / name / f"{number}.json").write_text("\n".join(lines))
+            with timed_file(tmp_path / name / f"{number}.json", number) as path:
+                path.write_text("\n".join(lines))
         read = spark.readStream.schema(f"id long, {columns}, at timestamp")
         frame = read.option("maxFilesPerTrigger", 1).json(str(tmp_path / name))
         tables[name] = dt.Table.from_changelog(frame, key="id", timestamp="at", name=name)

@@ -30,6 +30,11 @@ def cut(facts: bytes, payload: bytes, bytes_max: int) -> Iterator[tuple[bytes, b
         yield _HEADER.pack(name, index, count), payload[start : start + bytes_max]
 
 
+def is_part(facts: bytes) -> bool:
+    """Return True if ``facts`` is the header of a part, False if it is a row's own."""
+    return len(facts) == _HEADER.size
+
+
 class PartJoiner:
     """The parts that have come of some rows, in any order, until each row is whole."""
 
@@ -42,7 +47,7 @@ class PartJoiner:
         these are no part. Of a part they are those of its row if no other part is missing, else
         the result is None.
         """
-        if len(facts) != _HEADER.size:
+        if not is_part(facts):
             return facts, payload
         name, index, count = _HEADER.unpack(facts)
         assert payload is not None

@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dovetail.arrays.spark_hash import spark_hash
 from dovetail.base.columns import COUNTED
 from dovetail.engine.arrival import stairs_of
-from dovetail.engine.batches.parts import PartJoiner, cut
+from dovetail.engine.batches.parts import PartJoiner, cut, is_part
 from dovetail.engine.fragment import BatchOutcome
 from dovetail.engine.pack import (
     PACKED,
@@ -300,8 +300,8 @@ def payloads(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 def cut_large(rows: Rows) -> Rows:
     """Return rows of ``PACKED`` with each one of more than ``UNIT_BYTES`` of payload in parts, in
-    order. All parts have its address, and the first its ``counted``. Rows with another schema are
-    returned as they are.
+    order. All parts have its address, and the first its ``counted``. Parts, which pass from other
+    stages, and rows with another schema are returned as they are.
     """
     if not rows.schema.equals(PACKED):
         return rows
@@ -312,7 +312,7 @@ def cut_large(rows: Rows) -> Rows:
     for row in rows.to_pylist():
         facts, payload = row["facts"], row["payload"]
         parts = [(facts, payload)]
-        if payload is not None and len(payload) > UNIT_BYTES:
+        if payload is not None and len(payload) > UNIT_BYTES and not is_part(facts):
             parts = [*cut(facts, payload, UNIT_BYTES)]
         for part_facts, part_payload in parts:
             for name, value in (row | {"facts": part_facts, "payload": part_payload}).items():
