@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail.engine.batches.parts import PartJoiner, cut
-from dovetail.engine.pack import PackedRow, Tag, join_parts, pack_whole_table
+from dovetail.engine.pack import PackedRow, Tag, pack_whole_table, whole_rows
 from dovetail.platform.arrow_batches import UNIT_BYTES
 from dovetail.spark.execution.emission import cut_large, payloads
 
@@ -53,7 +53,7 @@ def test_only_large_rows_are_cut_and_come_back_whole() -> None:
     assert max(len(p) for p in cut_rows["payload"].to_pylist() if p) == UNIT_BYTES
     joiner = PartJoiner()
     frames = [cut_rows.slice(0, 4), cut_rows.slice(4)]
-    joined = [row for f in frames for row in join_parts(PackedRow.from_rows(f), joiner)]
+    joined = [row for f in frames for row in whole_rows(PackedRow.from_rows(f), joiner)]
     joiner.finish()
     assert joined == [*PackedRow.from_rows(rows)]
     assert [*payloads(frames)] == [table(s, n) for n, s in enumerate(sizes) if s is not None]
@@ -68,4 +68,4 @@ def test_a_part_is_not_cut_again_where_it_passes() -> None:
     assert max(len(part) for part in once["payload"].to_pylist()) > UNIT_BYTES
     twice = cut_large(once)
     assert twice == once
-    assert [*join_parts(PackedRow.from_rows(twice), PartJoiner())] == [*PackedRow.from_rows(rows)]
+    assert [*whole_rows(PackedRow.from_rows(twice), PartJoiner())] == [*PackedRow.from_rows(rows)]

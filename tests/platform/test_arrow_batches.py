@@ -8,14 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from small_session import applied
 
-from dovetail.platform.arrow_batches import (
-    ARROW_SETTINGS,
-    BYTES_LIMIT,
-    ROWS_MAX,
-    UNIT_BYTES,
-    map_in_arrow,
-)
-from dovetail.spark.query.writer import query_settings, settings
+from dovetail.platform.arrow_batches import ARROW_SETTINGS, ROWS_MAX, UNIT_BYTES, map_in_arrow
 
 LARGE = {
     "a text": "repeat('ä', {n} div 2)",
@@ -79,11 +72,3 @@ def test_rows_of_one_size_have_no_padding(spark: SparkSession) -> None:
     with applied(spark, ARROW_SETTINGS):
         mapped = map_in_arrow(frame, measure, "rows long")
         assert [row.rows for row in mapped.collect()] == [1000, 1000, 500]
-
-
-def test_a_query_keeps_the_sessions_own_limit_of_bytes(spark: SparkSession) -> None:
-    assert query_settings(spark, 2) == settings(2)
-    assert settings(2)[BYTES_LIMIT] == "2147483647"
-    with applied(spark, {BYTES_LIMIT: "1000000"}):
-        without = {name: value for name, value in settings(2).items() if name != BYTES_LIMIT}
-        assert query_settings(spark, 2) == without

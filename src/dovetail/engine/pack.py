@@ -704,7 +704,7 @@ class PackedRow(NamedTuple):
     def from_rows(cls, rows: pd.DataFrame | pa.RecordBatch) -> Iterator[PackedRow]:
         """Yield each row of ``rows``, a frame or batch with the columns of ``PACKED``, as a
         ``PackedRow``, in order. ``counted`` and any further columns are left out; a missing column
-        raises ``KeyError``. Parts of large rows come as they are (``join_parts``).
+        raises ``KeyError``. Parts of large rows come as they are (``whole_rows``).
 
         The frame is read column by column, since pandas takes long to make rows of a frame.
         """
@@ -713,7 +713,7 @@ class PackedRow(NamedTuple):
         return map(cls._make, zip(*values, strict=True))
 
 
-def join_parts(rows: Iterable[PackedRow], joiner: PartJoiner) -> Iterator[PackedRow]:
+def whole_rows(rows: Iterable[PackedRow], joiner: PartJoiner) -> Iterator[PackedRow]:
     """Yield the whole rows of ``rows``, in order, a large one where the last of its parts comes.
     ``joiner`` takes the parts of others, for the next call.
     """

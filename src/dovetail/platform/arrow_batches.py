@@ -62,14 +62,15 @@ def map_in_arrow(
 
     The columns of ``frame`` need names without dots and backticks. None may be ``_padding``.
     """
-    sizes = [
-        size
+    values = {field.name: F.col(quoted(field.name)) for field in frame.schema}
+    sizes = {
+        field.name: size
         for field in frame.schema
-        if (size := _bytes_of(F.col(quoted(field.name)), field.dataType)) is not None
-    ]
+        if (size := _bytes_of(values[field.name], field.dataType)) is not None
+    }
     if not sizes:
         return frame.mapInArrow(function, schema)
-    size = reduce(Column.__add__, sizes)
+    size = reduce(Column.__add__, sizes.values())
     row = F.array(F.lit(None).cast("boolean"))
     more = F.array_repeat(F.lit(True), (size / UNIT_BYTES).cast("int"))
     units = F.when(size < UNIT_BYTES, row).otherwise(F.concat(row, more))
@@ -77,11 +78,8 @@ def map_in_arrow(
     counted = frame.select("*", F.explode_outer(units).alias(_PADDING))
     is_row = F.col(_PADDING).isNull()
     columns = [
-        column
-        if _bytes_of(column, field.dataType) is None
-        else F.when(is_row, column).alias(field.name)
-        for field in frame.schema
-        for column in [F.col(quoted(field.name))]
+        F.when(is_row, value).alias(name) if name in sizes else value
+        for name, value in values.items()
     ]
 
     def map_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The settings of a query whose checkpoint is on a local disk, and what it leaves of them."""
+"""The settings of a query, also of one on a local disk, and what it leaves of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from parquet_rows import rows_of
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from small_session import applied
 
 import dovetail as dt
-from dovetail.spark.query.writer import SNAPSHOT_ON_LAG
+from dovetail.platform.arrow_batches import BYTES_LIMIT
+from dovetail.spark.query.writer import SNAPSHOT_ON_LAG, query_settings, settings
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -88,3 +90,11 @@ def test_the_sessions_own_file_manager_stays(spark: SparkSession, tmp_path: Path
         assert spark.conf.get(MANAGER) == BY_FILE_CONTEXT
     finally:
         spark.conf.unset(MANAGER)
+
+
+def test_a_query_keeps_the_sessions_own_limit_of_bytes(spark: SparkSession) -> None:
+    assert query_settings(spark, 2) == settings(2)
+    assert settings(2)[BYTES_LIMIT] == "2147483647"
+    with applied(spark, {BYTES_LIMIT: "1000000"}):
+        without = {name: value for name, value in settings(2).items() if name != BYTES_LIMIT}
+        assert query_settings(spark, 2) == without

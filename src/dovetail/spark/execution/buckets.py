@@ -40,9 +40,9 @@ from dovetail.engine.pack import (
     PackedRow,
     add_counted_text,
     counted_text,
-    join_parts,
     pack_heartbeat,
     unpack_piece,
+    whole_rows,
 )
 from dovetail.operators.counts import Counts
 from dovetail.operators.joins.foreign_key_order import merge_buckets
@@ -124,7 +124,7 @@ class StageWork:
                     yield as_pandas(passing)
                     passing_ns += perf_counter_ns() - left_ns
                     passing = PACKED.empty_table()
-            for row in join_parts(stage_rows, joiner):
+            for row in whole_rows(stage_rows, joiner):
                 spools[row.reader].add(unpack_piece(row), row.payload)
             if "now_us" in frame:
                 now_us = int(frame["now_us"].iloc[0])

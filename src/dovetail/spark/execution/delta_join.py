@@ -22,7 +22,7 @@ from dovetail.base.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORD
 from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import batch_of, high_time_us
 from dovetail.engine.error_context import locate_errors
-from dovetail.engine.pack import PackedRow, Tag, join_parts, pack_table, unpack_piece
+from dovetail.engine.pack import PackedRow, Tag, pack_table, unpack_piece, whole_rows
 from dovetail.errors import ConfigurationError, DovetailError, PlanError
 from dovetail.lookup_sources.pool import open_reader
 from dovetail.lookup_sources.source import Found
@@ -105,7 +105,7 @@ def last_by_primary_key(
         any changes. A row's blob has those of the task's last changes whose join key lies in its
         bucket. It is null if there are none.
         """
-        pieces = [*map(unpack_piece, _whole_rows(batches))]
+        pieces = [*map(unpack_piece, _rows_of_batches(batches))]
         batch = batch_of(source, pieces, 0)
         clocked = batch.rows.drop_columns(
             [n for n in _ARRIVAL_COLUMNS if n in batch.rows.schema.names]
@@ -119,11 +119,11 @@ def last_by_primary_key(
     return rows.repartition(partitions, "bucket").mapInArrow(function, PACKED_COLUMNS)
 
 
-def _whole_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[PackedRow]:
+def _rows_of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[PackedRow]:
     """Yield the rows of ``batches``, which have the columns of ``PACKED``, with parts joined."""
     joiner = PartJoiner()
     for batch in batches:
-        yield from join_parts(PackedRow.from_rows(batch), joiner)
+        yield from whole_rows(PackedRow.from_rows(batch), joiner)
     joiner.finish()
 
 
@@ -183,7 +183,7 @@ def joined_rows(
         """Yield the changes of the join, then one row with the counts. After the last row, write
         the task's caches to disk.
         """
-        heard = [*_whole_rows(batches)]
+        heard = [*_rows_of_batches(batches)]
         pieces = [unpack_piece(row) for row in heard]
         buckets = [row.bucket for row in heard]
         asking = TaskStores(operator, query, buckets) if live else None

@@ -305,8 +305,8 @@ def cut_large(rows: Rows) -> Rows:
     """
     if not rows.schema.equals(PACKED):
         return rows
-    sizes = pc.fill_null(pc.binary_length(rows["payload"]), 0).to_numpy(zero_copy_only=False)
-    if not (sizes > UNIT_BYTES).any():
+    longest = pc.max(pc.binary_length(rows["payload"])).as_py()
+    if longest is None or longest <= UNIT_BYTES:
         return rows
     columns = {name: list[Any]() for name in PACKED.names}
     for row in rows.to_pylist():

@@ -13,7 +13,7 @@ from dovetail.engine import flow
 from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.fragment import process_batch
-from dovetail.engine.pack import join_parts, unpack_piece
+from dovetail.engine.pack import unpack_piece, whole_rows
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import RouteStep
@@ -123,7 +123,7 @@ def _bucket_function(
 
         stage_rows, others = split_passing(rows, [stage_number])
         joiner = PartJoiner()
-        pieces = [*map(unpack_piece, join_parts(stage_rows, joiner))]
+        pieces = [*map(unpack_piece, whole_rows(stage_rows, joiner))]
         joiner.finish()
         first = [piece for piece in pieces if later_inputs and piece.source not in later_inputs]
         rest = [piece for piece in pieces if not later_inputs or piece.source in later_inputs]
