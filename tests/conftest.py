@@ -25,6 +25,8 @@ from shops import shop  # noqa: F401 -- a fixture
 from dovetail.spark.query import writer
 
 MAVEN_MISSING = 3
+collect_ignore_glob = ["*/conftest.py"]
+"""They have no doctests, and two of them given by their folders would be one module twice."""
 FOLDERS_OF_ONE_BUCKET = {"api", "command", "connect", "io", "lookup_sources", "page", "provenance"}
 _DUE_S = pytest.StashKey[float]()
 """When cycles are to be looked for again."""
