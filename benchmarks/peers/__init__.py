@@ -12,8 +12,9 @@ Spark's are those of its query over the same files as a batch. The systems:
 
 The seconds are those from the start of a query or job to its end. ``first_…`` compares our first
 run in a new session with Pathway's runs, of which each has a new process. Starts of sessions and
-imports are left out. The other ratios are of the medians of later rounds. With ``--kafka`` Kafka
-Streams joins the topics of ``./dev bench foreign-key``.
+imports are left out. The other ratios are of the medians of the last rounds: in the rounds before,
+a JVM still compiles. With ``--kafka`` Kafka Streams joins the topics of ``./dev bench
+foreign-key``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from benchmarks.peers import data
 from benchmarks.peers.contest import CORES
 from benchmarks.peers.topologies import TOPOLOGIES
 
-ORDERS, ROUNDS = 1_000_000, 3
+ORDERS, WARM_UP, ROUNDS = 1_000_000, 5, 3
 CHECKED = 50_000
 KAFKA_RECORDS = 1_000_000
 TITLES = {"flink": "Flink", "pathway": "Pathway", "spark": "Spark"}
@@ -41,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orders", type=int, default=ORDERS, help=f"of them ({ORDERS})")
     parser.add_argument(
         "--checked", type=int, default=CHECKED, help=f"orders whose rows are compared ({CHECKED})"
+    )
+    parser.add_argument(
+        "--warm-up", type=int, default=WARM_UP, help=f"rounds before them ({WARM_UP})"
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"counted rounds ({ROUNDS})")
     parser.add_argument("--topologies", nargs="*", default=list(TOPOLOGIES), help="by default all")
@@ -52,12 +56,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     table = [("topology", "records", "dovetail /s", *TITLES.values(), "first run")]
     for name in arguments.topologies:
         count = data.records(TOPOLOGIES[name].inputs, arguments.orders)
-        numbers = map(str, (arguments.orders, arguments.rounds, arguments.checked))
+        run_count = arguments.warm_up + arguments.rounds
+        numbers = map(str, (arguments.orders, run_count, arguments.checked))
         command = [sys.executable, "-m", "benchmarks.peers.contest", name, *numbers]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         seconds = json.loads(done.stdout.splitlines()[-1])
-        ours_s = median(seconds["dovetail"][1:])
-        overs = {peer: median(s[1:]) / ours_s for peer, s in seconds.items()}
+        ours_s = median(seconds["dovetail"][arguments.warm_up :])
+        overs = {peer: median(s[arguments.warm_up :]) / ours_s for peer, s in seconds.items()}
         first = median(seconds["pathway"]) / seconds["dovetail"][0]
         figures |= {
             f"{name}_over_{peer}": round(over, 2) for peer, over in overs.items() if peer in TITLES

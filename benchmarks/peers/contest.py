@@ -1,6 +1,6 @@
 """One topology in a process of its own, so that its first query is the first one of a new JVM.
 
-``python -m benchmarks.peers.contest TOPOLOGY ORDERS ROUNDS CHECKED`` prints a line of JSON: the
+``python -m benchmarks.peers.contest TOPOLOGY ORDERS RUNS CHECKED`` prints a line of JSON: the
 seconds of each system's runs, the first one included.
 """
 
@@ -34,7 +34,7 @@ PYTHON = "DOVETAIL_PATHWAY"
 
 
 def in_turn(
-    directory: Path, name: str, topology: Topology, rounds: int
+    directory: Path, name: str, topology: Topology, run_count: int
 ) -> Mapping[str, list[float]]:
     """Return the seconds of each system's runs, the first one included. A new session and a new
     Flink are started for it.
@@ -47,24 +47,24 @@ def in_turn(
             "flink": lambda: peer.seconds(topology.sql),
             "pathway": lambda: pathway(directory, name),
         }
-        seconds = take_turns(name, runs, rounds)
+        seconds = take_turns(name, runs, run_count)
     if topology.spark is not None:  # last, as the memory of its states stays taken in the session
         runs = {"spark": lambda: sparks_s(spark, directory, topology)}
-        seconds |= take_turns(name, runs, rounds)
+        seconds |= take_turns(name, runs, run_count)
     spark.stop()
     return seconds
 
 
 def take_turns(
-    name: str, runs: Mapping[str, Callable[[], float]], rounds: int
+    name: str, runs: Mapping[str, Callable[[], float]], run_count: int
 ) -> dict[str, list[float]]:
-    """Run each system once and then ``rounds`` times in turn. Return the seconds of its runs."""
+    """Run each system ``run_count`` times in turn. Return the seconds of its runs."""
     seconds: dict[str, list[float]] = {system: [] for system in runs}
-    for index in range(rounds + 1):
+    for index in range(run_count):
         for system, timed in runs.items():
             seconds[system].append(timed())
         spent = ", ".join(f"{system} {seconds[system][-1]:.1f} s" for system in runs)
-        harness.note(f"  {name}, {f'round {index}' if index else 'first run'}: {spent}")
+        harness.note(f"  {name}, run {index + 1}: {spent}")
     return seconds
 
 
@@ -196,11 +196,11 @@ def pathways_rows(directory: Path, name: str) -> pa.Table:
 
 
 def main() -> None:
-    name, orders, rounds, checked = sys.argv[1], *map(int, sys.argv[2:])
+    name, orders, run_count, checked = sys.argv[1], *map(int, sys.argv[2:])
     topology = TOPOLOGIES[name]
     with harness.workspace() as directory:
         data.write(directory, orders)
-        seconds = in_turn(directory, name, topology, rounds)
+        seconds = in_turn(directory, name, topology, run_count)
     with harness.workspace() as directory:
         data.write(directory, checked)
         refuse_other_rows(directory, name, topology)
