@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from small_session import applied
 
-from dovetail.platform.arrow_batches import ARROW_SETTINGS, ROWS_MAX, UNIT_BYTES, map_in_arrow
+import dovetail as dt
+from dovetail.platform.arrow_batches import (
+    ARROW_SETTINGS,
+    ROWS_MAX,
+    SHORT,
+    UNIT_BYTES,
+    map_in_arrow,
+)
 
 LARGE = {
     "a text": "repeat('ä', {n} div 2)",
@@ -62,7 +71,8 @@ def test_batches_are_bounded_and_rows_stay(spark: SparkSession) -> None:
 
 
 def test_rows_of_one_size_have_no_padding(spark: SparkSession) -> None:
-    frame = spark.range(0, 2500, 1, 1).selectExpr("id", "now() as t", "id % 2 = 0 as even")
+    numbers = spark.range(0, 2500, 1, 1).selectExpr("id", "now() as t", "id % 2 = 0 as even")
+    frame = numbers.select("*", F.lit("a path").alias("path", metadata=SHORT))
 
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the count of rows of each batch."""
@@ -72,3 +82,22 @@ def test_rows_of_one_size_have_no_padding(spark: SparkSession) -> None:
     with applied(spark, ARROW_SETTINGS):
         mapped = map_in_arrow(frame, measure, "rows long")
         assert [row.rows for row in mapped.collect()] == [1000, 1000, 500]
+    assert not pads(mapped)
+    assert pads(map_in_arrow(numbers.select("*", F.lit("a text")), measure, "rows long"))
+
+
+def test_files_of_numbers_have_no_padding(spark: SparkSession, tmp_path: Path) -> None:
+    """The path of the file that orders their rows is no text that may be large."""
+    rows = spark.range(5).selectExpr("id", "now() as at", "id as v", "string(id) as w")
+    rows.write.mode("append").parquet(str(tmp_path))
+    for columns, padded in (["id", "at", "v"], False), (["id", "at", "w"], True):
+        frame = spark.read.schema(rows.select(*columns).schema).parquet(str(tmp_path))
+        table = dt.Table.from_changelog(frame, key="id", timestamp="at", name="rows")
+        changes = table.changelog()
+        assert changes.count() == 5
+        assert pads(changes) == padded
+
+
+def pads(frame: DataFrame) -> bool:
+    """Return whether rows of ``frame`` get padding."""
+    return "Generate explode" in frame._jdf.queryExecution().toString()

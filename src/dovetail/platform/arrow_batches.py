@@ -48,6 +48,11 @@ ARROW_SETTINGS: Final = {
 }
 """The settings of a query whose rows have padding."""
 
+SHORT: Final = {"dovetail.short": True}
+"""The metadata of a column of texts that are far shorter than ``UNIT_BYTES``, such as paths. They
+do not count as bytes of a row. Without other texts, rows need no padding.
+"""
+
 _PADDING: Final = "_padding"
 _ELEMENT_BYTES: Final = 8
 
@@ -66,7 +71,8 @@ def map_in_arrow(
     sizes = {
         field.name: size
         for field in frame.schema
-        if (size := _bytes_of(values[field.name], field.dataType)) is not None
+        if not SHORT.items() <= field.metadata.items()
+        and (size := _bytes_of(values[field.name], field.dataType)) is not None
     }
     if not sizes:
         return frame.mapInArrow(function, schema)

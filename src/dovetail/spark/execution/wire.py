@@ -45,6 +45,7 @@ from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.view_columns import column_of
 from dovetail.plan.views import views_of
+from dovetail.platform.arrow_batches import SHORT
 from dovetail.platform.sessions import null_on_failure
 from dovetail.spark.execution.observations import Observations
 from dovetail.spark.execution.view_rows import (
@@ -149,8 +150,9 @@ class Wire:
         if spec.arrival.by_file:
             file = F.col(FILE_METADATA)
             places.append(self._place("file time", F.unix_micros(file["file_modification_time"])))
-            parts = ("file_path", "file_block_start")
-            places += [self._place(part, file[part]) for part in parts]
+            path = file["file_path"].alias("path", metadata=SHORT)
+            places.append(self._place("file path", path))
+            places.append(self._place("file block start", file["file_block_start"]))
         return places + failed
 
     def place_absence(self) -> int | None:
