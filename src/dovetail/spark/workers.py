@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.errors import ConfigurationError
 from dovetail.platform.jvm import cloned_session
-from dovetail.platform.sessions import is_remote
+from dovetail.platform.sessions import runs_in_one_jvm
 from dovetail.platform.spark_errors import reason
 from dovetail.spark.driver_workers import fork_driver_workers, is_program
 
@@ -47,7 +47,7 @@ def prepare_workers(spark: SparkSession) -> None:
     """
     if spark in _PREPARED:
         return
-    if not is_remote(spark) and _run_own_python(spark.sparkContext):
+    if runs_in_one_jvm(spark) and _run_own_python(spark.sparkContext):
         fork_driver_workers(spark.sparkContext)
         Thread(target=_start_a_worker, args=(spark,), daemon=True).start()
     else:
@@ -116,12 +116,12 @@ def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
 
 
 def _run_own_python(context: SparkContext) -> bool:
-    """Return True if workers run on this machine with the driver's Python, or by a program that
-    runs it (``driver_workers.make_program``). Return False if that is not certain: for a master
-    other than ``local[...]``, and for a Python that is missing or not in the driver's folder.
+    """Return True if workers on this machine run with the driver's Python, or by a program that
+    runs it (``driver_workers.make_program``). Return False if that is not certain: for a Python
+    that is missing or not in the driver's folder.
     """
     python = shutil.which(context.pythonExec)
-    if python is None or not str(context.master).startswith("local["):
+    if python is None:
         return False
     if is_program(python):
         return True
