@@ -26,6 +26,7 @@ LARGE = {
     "an array": "array(null, repeat('d', {n} div 2), repeat('e', {n} div 2))",
     "an array of numbers": "sequence(1L, greatest(1, {n} div 8))",
     "an array of structs": "array(named_struct('l', array(repeat('f', {n}))), null)",
+    "arrays in arrays": "array(array(array('i', null), array(repeat('j', {n}))), null)",
     "a map": "map(repeat('g', {n}), array(1), 'h', null)",
     "no large value": "id",
 }
@@ -39,7 +40,8 @@ def rows_of(spark: SparkSession) -> DataFrame:
         f"{value.format(n=400_000)}, null) as c{number}"
         for number, value in enumerate(LARGE.values())
     ]
-    return spark.range(0, 4000, 1, 1).selectExpr("id", *columns, f"{SMALL} as none")
+    small = [f"{SMALL} as {name}" for name in ("element", "total")]
+    return spark.range(0, 4000, 1, 1).selectExpr("id", *columns, *small)
 
 
 def test_batches_are_bounded_and_rows_stay(spark: SparkSession) -> None:

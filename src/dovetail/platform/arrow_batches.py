@@ -18,12 +18,10 @@ Packed rows need no padding: those of more than ``UNIT_BYTES`` travel in parts (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import reduce
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -67,32 +65,32 @@ def map_in_arrow(
 
     The columns of ``frame`` need names without dots and backticks. None may be ``_padding``.
     """
-    values = {field.name: F.col(quoted(field.name)) for field in frame.schema}
     sizes = {
         field.name: size
         for field in frame.schema
         if not SHORT.items() <= field.metadata.items()
-        and (size := _bytes_of(values[field.name], field.dataType)) is not None
+        and (size := _size_sql(quoted(field.name), field.dataType)) is not None
     }
     if not sizes:
         return frame.mapInArrow(function, schema)
-    size = reduce(Column.__add__, sizes.values())
-    row = F.array(F.lit(None).cast("boolean"))
-    more = F.array_repeat(F.lit(True), (size / UNIT_BYTES).cast("int"))
-    units = F.when(size < UNIT_BYTES, row).otherwise(F.concat(row, more))
+    # In one text: each call of the JVM that makes a column takes as long as parsing it.
+    size = " + ".join(sizes.values())
+    row, more = "array(cast(null as boolean))", f"cast(({size}) / {UNIT_BYTES} as int)"
+    units = f"if({size} < {UNIT_BYTES}, {row}, concat({row}, array_repeat(true, {more})))"
     # The outer form, since Spark puts a filter in front of the other, which asks for units twice.
-    counted = frame.select("*", F.explode_outer(units).alias(_PADDING))
-    is_row = F.col(_PADDING).isNull()
+    counted = frame.selectExpr("*", f"explode_outer({units}) as {_PADDING}")
     columns = [
-        F.when(is_row, value).alias(name) if name in sizes else value
-        for name, value in values.items()
+        f"if({_PADDING} is null, {quoted(name)}, null) as {quoted(name)}"
+        if name in sizes
+        else quoted(name)
+        for name in frame.columns
     ]
 
     def map_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what ``function`` yields for ``batches`` without padding."""
         return function(_without_padding(batches))
 
-    return counted.select(*columns, _PADDING).mapInArrow(map_rows, schema)
+    return counted.selectExpr(*columns, _PADDING).mapInArrow(map_rows, schema)
 
 
 def _without_padding(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,36 +106,29 @@ def _without_padding(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
             yield rows
 
 
-def _bytes_of(column: Column, type_: DataType) -> Column | None:
-    """Return the bytes of a value of varying size as an int column, 0 for null: those of its texts
+def _size_sql(value: str, type_: DataType) -> str | None:
+    """Return the bytes of a value of varying size as SQL of an int, 0 for null: those of its texts
     and binaries, and eight for each other element of an array or map. Return None for a type whose
-    values have one size.
+    values have one size. ``value``: the SQL of the value, of the type ``type_``.
     """
     match type_:
         case StringType() | BinaryType() | VariantType():
-            text = column.cast("string") if isinstance(type_, VariantType) else column
-            return F.coalesce(F.octet_length(text), F.lit(0))
+            text = f"cast({value} as string)" if isinstance(type_, VariantType) else value
+            return f"coalesce(octet_length({text}), 0)"
         case StructType():
-            parts = (_bytes_of(column.getField(f.name), f.dataType) for f in type_)
+            parts = (_size_sql(f"{value}.{quoted(f.name)}", f.dataType) for f in type_)
             varying = [part for part in parts if part is not None]
-            return reduce(Column.__add__, varying) if varying else None
+            return " + ".join(varying) or None
         case ArrayType():
-            element_type = type_.elementType
-            if _bytes_of(F.lit(None), element_type) is None:
-                return F.coalesce(F.size(column) * _ELEMENT_BYTES, F.lit(0))
-
-            def add_bytes(total: Column, element: Column) -> Column:
-                """Return ``total`` and the bytes of ``element``."""
-                of_element = _bytes_of(element, element_type)
-                assert of_element is not None
-                return total + of_element
-
-            return F.coalesce(F.aggregate(column, F.lit(0), add_bytes), F.lit(0))
+            of_element = _size_sql("element", type_.elementType)
+            if of_element is None:
+                return f"coalesce(size({value}) * {_ELEMENT_BYTES}, 0)"
+            # The innermost of nested functions takes the names.
+            added = f"(total, element) -> total + {of_element}"
+            return f"coalesce(aggregate({value}, 0, {added}), 0)"
         case MapType():
-            keys = _bytes_of(F.map_keys(column), ArrayType(type_.keyType))
-            values = _bytes_of(F.map_values(column), ArrayType(type_.valueType))
-            assert keys is not None
-            assert values is not None
-            return keys + values
+            keys = _size_sql(f"map_keys({value})", ArrayType(type_.keyType))
+            values = _size_sql(f"map_values({value})", ArrayType(type_.valueType))
+            return f"{keys} + {values}"
         case _:
             return None
