@@ -47,7 +47,7 @@ def test_options_of_a_builder_are_kept(tmp_path: Path) -> None:
     builder = SparkSession.builder.config("spark.driver.extraJavaOptions", "-Xss4m")
     found = dict(dt.configure(builder, archive=tmp_path)._options)
     options = found["spark.driver.extraJavaOptions"]
-    assert options.startswith("-Xss4m -XX:+UseParallelGC")
+    assert " -Xss4m " in options
     assert f'"-XX:ArchiveClassesAtExit={tmp_path}/classes-' in options
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -48,7 +49,9 @@ def test_what_a_builder_has_is_kept() -> None:
     builder = builder.config("spark.driver.extraClassPath", "own.jar")
     found = options(dt.configure(builder, kafka=True, delta=True, memory="2g"))
     assert found["spark.sql.extensions"] == f"own.Extension,{delta_tables.EXTENSION}"
-    assert found["spark.driver.extraJavaOptions"].startswith("-Xss4m -XX:+UseParallelGC")
+    java_options = found["spark.driver.extraJavaOptions"].split()
+    assert "-XX:+UseParallelGC" in java_options
+    assert java_options[-1] == "-Xss4m"
     assert found[QUIET] == "true"
     assert options(dt.configure(SparkSession.builder.config(QUIET, "false")))[QUIET] == "false"
     assert options(dt.configure(SparkSession.builder, quiet=False))[QUIET] == "false"
@@ -62,6 +65,23 @@ def test_what_a_builder_has_is_kept() -> None:
     own, *jars = found["spark.driver.extraClassPath"].split(os.pathsep)
     assert own == "own.jar"
     assert jars == [str(jar) for jar in class_path.driver_jars()]
+
+
+@pytest.mark.parametrize("name", ["extraJavaOptions", "defaultJavaOptions"])
+def test_a_builders_garbage_collector_is_the_only_one(name: str) -> None:
+    """The JVM does not start with two."""
+    builder = SparkSession.builder.__class__()
+    own = "-XX:+UseG1GC -XX:MetaspaceSize=300m"
+    found = options(dt.configure(builder.config(f"spark.driver.{name}", own)))
+    java_options = found["spark.driver.extraJavaOptions"]
+    if name == "defaultJavaOptions":  # Spark puts them in front
+        java_options = f"{own} {java_options}"
+    command = ["java", *java_options.split(), "-XX:+PrintFlagsFinal", "-version"]
+    flags = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    used = re.findall(r"bool Use((?:G1|Parallel|Serial)GC) += true", flags)
+    assert used == ["G1GC"]
+    if name == "extraJavaOptions":
+        assert re.search(r"MetaspaceSize += 314572800", flags)
 
 
 def test_jars_with_most_classes_are_searched_first() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,13 +27,16 @@ MEMORY = {
 }
 """The environment in which the JVM and its Python workers take huge pages and give none back."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
+CLASSES_ROOM = "-XX:MetaspaceSize=256m"
+"""The memory for classes that the JVM fills before it first collects garbage for their sake. With
+its default of 21 MB it does so four times in the first seconds of a session."""
+_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
+"""A JVM option that chooses a garbage collector."""
 DAEMON = "dovetail.spark.worker_daemon"
 COMPILED, COMPILED_KEPT = "spark.sql.codegen.cache.maxEntries", "2000"
 """The count of pieces of generated code that the JVM keeps, to avoid compiling them in each
 micro-batch. The default of 100 is fewer than a commit to a Delta table takes."""
 CLASS_PATH, JAVA_OPTIONS = "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"
-_BETWEEN = {CLASS_PATH: os.pathsep, JAVA_OPTIONS: " "}
-"""What stands between values of settings that add to those of the builder; else a comma."""
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 Builder: TypeAlias = Annotated[SparkSession.Builder, Rule("SparkSession.builder")]
@@ -115,7 +119,8 @@ def configure(
 
     - this process's Python for the workers, set in ``os.environ`` unless ``PYSPARK_PYTHON``
       is there already;
-    - the JVM's parallel garbage collector;
+    - the JVM's parallel garbage collector, unless the builder's JVM options name another;
+    - room for the JVM's classes, which saves collections of garbage at the start;
     - huge pages for the JVM and its Python workers, on Linux. They are set in
       ``os.environ``, which both inherit;
     - Unix sockets between the JVM and its workers;
@@ -142,16 +147,12 @@ def configure(
     options: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
     _refuse_remote(options)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    added = {
-        "spark.jars": ",".join(_jar_files(jars)),
-        JAVA_OPTIONS: "-XX:+UseParallelGC",
-    }
+    added = {"spark.jars": ",".join(_jar_files(jars))}
     settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC", COMPILED: COMPILED_KEPT}
     settings[QUIET] = "true" if quiet else "false"
     if sys.platform == "linux":
         for name, value in MEMORY.items():
             os.environ.setdefault(name, value)
-        added[JAVA_OPTIONS] += f" -XX:+IgnoreUnrecognizedVMOptions {HUGE_PAGES}"
     modules = {"sql-kafka-0-10": kafka, "avro": avro}
     packages = [spark_jar(module) for module, wanted in modules.items() if wanted]
     if delta:
@@ -166,14 +167,29 @@ def configure(
         if os.name == "posix":
             added[CLASS_PATH] = os.pathsep.join(map(str, class_path.driver_jars()))
     for name, value in added.items():
-        between = _BETWEEN.get(name, ",")
+        between = os.pathsep if name == CLASS_PATH else ","
         settings[name] = between.join(part for part in (options.get(name), value) if part)
-    class_path_set = settings.get(CLASS_PATH, options.get(CLASS_PATH, ""))
-    settings[JAVA_OPTIONS] += _archive_options(archive, class_path_set)
     for name, value in settings.items():
         if value and (name in added or name not in options):
             builder = builder.config(name, value)
-    return builder
+    class_path_set = settings.get(CLASS_PATH, options.get(CLASS_PATH, ""))
+    java_options = _java_options(options) + _archive_options(archive, class_path_set)
+    return builder.config(JAVA_OPTIONS, java_options)
+
+
+def _java_options(options: Mapping[str, str]) -> str:
+    """Return the options of the driver's JVM. Those of the builder come last, and so replace
+    others. A garbage collector is named only if the builder names none: the JVM refuses two.
+    ``options``: the builder's settings.
+    """
+    own = options.get(JAVA_OPTIONS, "")
+    own_by_default = options.get("spark.driver.defaultJavaOptions", "")
+    java_options = [CLASSES_ROOM]
+    if not _COLLECTOR.search(f"{own_by_default} {own}"):
+        java_options.append("-XX:+UseParallelGC")
+    if sys.platform == "linux":
+        java_options += ["-XX:+IgnoreUnrecognizedVMOptions", HUGE_PAGES]
+    return " ".join([*java_options, own]).strip()
 
 
 def _archive_options(folder: str | os.PathLike[str] | None, jars_in_front: str) -> str:
