@@ -67,6 +67,33 @@ def test_what_a_builder_has_is_kept() -> None:
     assert jars == [str(jar) for jar in class_path.driver_jars()]
 
 
+def test_what_sparks_file_has_is_kept(tmp_path: Path) -> None:
+    """A builder's settings replace those of the file, so they begin with them."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# spark.jars.packages no:jar:1\n\n"
+        "spark.jars.packages   file:jar:1\n"
+        " spark.sql.extensions=file.Extension \n"
+        "spark.driver.extraJavaOptions -Dkey=a:b -XX:+UseG1GC\n"
+        "spark.sql.session.timeZone:Europe/Paris\n"
+        "spark.driver.memory 9g\n"
+        "spark.master spark://host:7077\n"
+    )
+    os.environ["SPARK_CONF_DIR"] = str(tmp_path)
+    new = SparkSession.builder.__class__
+    found = options(dt.configure(new(), delta=True))
+    assert found["spark.jars.packages"] == f"file:jar:1,{delta_tables.JAR}"
+    assert found["spark.sql.extensions"] == f"file.Extension,{delta_tables.EXTENSION}"
+    assert found["spark.driver.extraJavaOptions"].endswith(" -Dkey=a:b -XX:+UseG1GC")
+    assert "ParallelGC" not in found["spark.driver.extraJavaOptions"]
+    kept = {"spark.sql.session.timeZone", "spark.driver.memory", "spark.python.daemon.module"}
+    assert kept.isdisjoint(found)
+    own = new().config("spark.sql.extensions", "own.Extension").master("local[1]")
+    found = options(dt.configure(own, delta=True, memory="2g"))
+    assert found["spark.sql.extensions"] == f"own.Extension,{delta_tables.EXTENSION}"
+    assert found["spark.driver.memory"] == "2g"
+    assert "spark.python.daemon.module" in found
+
+
 @pytest.mark.parametrize("name", ["extraJavaOptions", "defaultJavaOptions"])
 def test_a_builders_garbage_collector_is_the_only_one(name: str) -> None:
     """The JVM does not start with two."""

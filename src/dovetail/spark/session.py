@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import pyspark
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from dovetail.base import validation
@@ -18,7 +19,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.platform import delta_tables
 from dovetail.spark import class_archive, class_path
 from dovetail.spark.log_lines import QUIET
-from dovetail.spark.memory_limit import memory_settings
+from dovetail.spark.memory_limit import HEAP, memory_settings
 
 MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
@@ -66,7 +67,8 @@ def configure(
     Parameters
     ----------
     builder : SparkSession.Builder
-        The builder, as in ``SparkSession.builder``. Its settings are kept.
+        The builder, as in ``SparkSession.builder``. Its settings are kept, and those of
+        Spark's file ``spark-defaults.conf``.
     kafka : bool, default False
         True to add what is needed to read and write topics.
     delta : bool, default False
@@ -78,7 +80,8 @@ def configure(
         ``avro`` need. By default Spark fetches the jars once by their Maven coordinates.
     memory : str, optional
         The memory of the JVM, such as ``"6g"``. By default it is Spark's, or half of
-        ``memory_limit``. A builder's own ``spark.driver.memory`` is taken in its place.
+        ``memory_limit``. A builder's own ``spark.driver.memory`` is taken in its place; that
+        of Spark's file is not.
     memory_limit : str, optional
         The memory that a session on one machine takes in all its processes, such as
         ``"8g"``, at least ``"2g"``. It bounds the JVM's heap, and the files of state that
@@ -95,7 +98,7 @@ def configure(
     -------
     SparkSession.Builder
         The builder with the settings. Jars, extensions and JVM options are added to those
-        it has.
+        that it and the file have.
 
     Raises
     ------
@@ -144,8 +147,9 @@ def configure(
     Traceback (most recent call last):
     dovetail.errors.ConfigurationError: configure: jars='no/such/folder' is no jar and ...
     """
-    options: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
-    _refuse_remote(options)
+    own: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
+    _refuse_remote(own)
+    options = _default_settings(heap=memory is None and memory_limit is None) | own
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     added = {"spark.jars": ",".join(_jar_files(jars))}
     settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC", COMPILED: COMPILED_KEPT}
@@ -177,10 +181,25 @@ def configure(
     return builder.config(JAVA_OPTIONS, java_options)
 
 
+def _default_settings(*, heap: bool) -> dict[str, str]:
+    """Return the settings in Spark's file ``spark-defaults.conf``, by name; none without a file
+    that can be read. A builder's settings replace them. ``heap``: False to leave out the memory of
+    the driver's JVM.
+    """
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf")
+    try:
+        lines = Path(folder, "spark-defaults.conf").read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    found = (re.match(r"\s*(spark[^\s=:]+)\s*[\s=:]\s*(.*?)\s*$", line) for line in lines)
+    settings = {setting[1]: setting[2] for setting in found if setting is not None}
+    return settings if heap else {name: settings[name] for name in settings if name != HEAP}
+
+
 def _java_options(options: Mapping[str, str]) -> str:
-    """Return the options of the driver's JVM. Those of the builder come last, and so replace
-    others. A garbage collector is named only if the builder names none: the JVM refuses two.
-    ``options``: the builder's settings.
+    """Return the options of the driver's JVM. Those in ``options`` come last, and so replace
+    others. A garbage collector is named only if they name none: the JVM refuses two.
+    ``options``: the settings of the builder and of Spark's file.
     """
     own = options.get(JAVA_OPTIONS, "")
     own_by_default = options.get("spark.driver.defaultJavaOptions", "")
