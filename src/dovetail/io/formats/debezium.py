@@ -35,7 +35,7 @@ from dovetail.io.formats.connect import (
 )
 from dovetail.io.formats.connect_avro import Envelope, SchemaReader, refuse_absent_columns
 from dovetail.io.formats.events import METADATA, ChangeEvents, WantedParts
-from dovetail.io.formats.json_objects import JsonObject, is_json_null
+from dovetail.io.formats.json_objects import JsonObject, is_json_null, lack_of_keys
 from dovetail.io.formats.plain import (
     Decoding,
     Format,
@@ -689,15 +689,8 @@ def _lack_of_keys(text: Column, envelope: Column, keys: Sequence[str]) -> Column
         unknown = reduce(or_, (row[name].isNull() for name in keys))
         of_payload, bare = (F.get_json_object(text, f"$.{p}{side}") for p in ("payload.", ""))
         names = F.json_object_keys(F.coalesce(of_payload, bare))
-        lacking = F.array_except(F.array(*map(F.lit, keys)), names)
-        said = F.concat(
-            F.lit(f"{side} has no column "),
-            F.array_join(lacking, ", "),
-            F.lit(", which key_columns= names: it has "),
-            F.array_join(names, ", "),
-        )
-        is_short = counts & row.isNotNull() & unknown & (F.size(lacking) > 0)
-        problems.append(F.when(is_short, said))
+        suspect = counts & row.isNotNull() & unknown
+        problems.append(F.when(suspect, lack_of_keys(side, keys, names)))
     return F.coalesce(*problems)
 
 
