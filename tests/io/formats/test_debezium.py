@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType
 
 import dovetail as dt
+from dovetail.errors import PlanError
 
 CONTEXT = Context(prec=60)
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -174,6 +175,28 @@ def test_the_key_is_that_of_the_record(spark: SparkSession) -> None:
         (1, True, 1, "east", None),
         (2, True, 1, "east", None),
     ]
+
+
+def test_a_versioned_table_takes_tombstones_by_the_time_of_records(spark: SparkSession) -> None:
+    """A key that is deleted and inserted at once: the tombstone is written after both."""
+    at = [{**POSTGRES, "ts_us": second * 10**6} for second in (1, 2, 2)]
+    values = [event("c", None, {"n": 1}, at[0]), event("d", {"id": 1}, None, at[1]), None]
+    values.append(event("c", None, {"n": 2}, at[2]))
+    frame = records(spark, values, [{"id": 1}] * 4)
+    frame = frame.withColumn("timestamp", F.timestamp_seconds(F.lit(3) + F.col("offset")))
+    options = {"key": dt.formats.json("id int"), "versioned": "1 day", "name": "customers"}
+    deleting = dt.formats.debezium("n int", tombstones="delete")
+    refused = "tombstone has the time of its record.*timestamp='written'"
+    with pytest.raises(PlanError, match=refused):
+        dt.Table.from_records(frame, value=deleting, **options)
+    written = {"metadata": {"written": "timestamp"}, "timestamp": "written"}
+    tables = [
+        dt.Table.from_records(frame, value=dt.formats.debezium("n int"), **options),
+        dt.Table.from_records(frame, value=deleting, **options, **written),
+    ]
+    for table in tables:
+        left = table.materialize().changelog(emit="batch").collect()
+        assert [(row.id, row.n) for row in left] == [(1, 2)]
 
 
 def test_a_row_without_columns_has_the_metadata_alone(spark: SparkSession) -> None:

@@ -129,6 +129,11 @@ class DebeziumFormat(Format):
         return self.transactions
 
     @property
+    def mixes_clocks(self) -> bool:
+        """True if tombstones delete: they have the time of their record."""
+        return self.tombstones == "delete"
+
+    @property
     def grows(self) -> bool:
         """True if the columns are those of the latest Avro schema, because neither this format nor
         its Avro format declares them. A rebuilt query may then have more columns.
@@ -456,7 +461,9 @@ def debezium(
     - ``int``: ``source.row``.
 
     *Tombstones.* ``tombstones="delete"`` is for topics that are compacted while no query
-    reads them. The tombstone may then be all that is left of a delete.
+    reads them. The tombstone may then be all that is left of a delete. It has the time of
+    its record, which is later than that of the change. So a versioned table refuses it,
+    unless the reader's ``timestamp=`` gives the time.
 
     *Values that are not sent.* PostgreSQL leaves out a large value (TOAST) that an update
     does not change, unless the table has ``REPLICA IDENTITY FULL``. For ``unsent="keep"``
