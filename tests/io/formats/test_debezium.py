@@ -177,6 +177,29 @@ def test_the_key_is_that_of_the_record(spark: SparkSession) -> None:
     ]
 
 
+def test_a_key_without_a_column_cannot_be_read(spark: SparkSession) -> None:
+    """As where its name has another case. A null in the key is no such key, nor is a null key."""
+    described = {"type": "struct", "fields": [column("id", "int32")]}
+    keys = [
+        {"ID": 1},
+        {"schema": described, "payload": {"Id": 1, "part": "east"}},
+        {"id": None},
+        {"schema": described, "payload": None},
+        {"id": 5},
+    ]
+    frame = records(spark, [event("c", None, {"n": 5})] * len(keys), keys)
+    key, value = dt.formats.json("id int"), dt.formats.debezium("n int")
+    assert problems(frame, value, key=key) == {
+        0: "key: it has no column id, which key= names: it has ID",
+        1: "key: it has no column id, which key= names: it has Id, part",
+    }
+    assert read(frame, value, key=key, malformed="drop") == [
+        (2, False, None, 5),
+        (3, False, None, 5),
+        (4, False, 5, 5),
+    ]
+
+
 def test_a_versioned_table_takes_tombstones_by_the_time_of_records(spark: SparkSession) -> None:
     """A key that is deleted and inserted at once: the tombstone is written after both."""
     at = [{**POSTGRES, "ts_us": second * 10**6} for second in (1, 2, 2)]

@@ -553,9 +553,9 @@ class ConnectJson(Format):
 
     def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the object's fields, from the object itself or from its
-        ``payload``. Absent fields are null, all of them if the ``payload`` is null. A JSON null is
-        unreadable, and so is an object with a field that does not fit its type. Only null bytes
-        count as no value.
+        ``payload``. All are null if the ``payload`` is null. A JSON null is unreadable. So is an
+        object that lacks a field, as where its name has another case, or has one that does not fit
+        its type. Only null bytes count as no value.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
         be read (``refuse_nested_encodings``).
@@ -571,6 +571,11 @@ class ConnectJson(Format):
         payload_fields = json_fields(self.schema)
         whole = _wrapped_fields(self.schema, self.encodings, payload_fields, FIELD_PARTS)
         object_ = JsonObject(text, whole)
+        payload_names = F.json_object_keys(F.get_json_object(text, "$.payload"))
+        own_names = F.when(~is_json_null(text), F.json_object_keys(text))
+        lack = lack_of_keys(
+            "it", self.schema.names, F.coalesce(payload_names, own_names), argument="key="
+        )
 
         def row(parsed: Column) -> Column:
             """Return the object as a struct of the fields, null if unreadable. ``parsed``: the
@@ -596,7 +601,10 @@ class ConnectJson(Format):
                     value = raw.as_type(f.dataType)
                     fits = fits & ~raw.is_lost(value, f.dataType)
                     columns.append(value.alias(f.name))
-                return F.when(fits, F.struct(*columns))
+                nulls = (payload[name].isNull() for name in self.schema.names)
+                unknown = reduce(or_, nulls, F.lit(False))
+                whole = F.when(unknown, lack.isNull()).otherwise(F.lit(True))
+                return F.when(fits & whole, F.struct(*columns))
 
             def row_of_read(read: Column) -> Column:
                 """Return the row of the payload as ``from_json`` read it, with its decimals made
@@ -614,7 +622,7 @@ class ConnectJson(Format):
             self.schema,
             object_.parsed,
             row,
-            lambda parsed: F.coalesce(object_.problem(parsed), problem_text),
+            lambda parsed: F.coalesce(object_.problem(parsed), lack, problem_text),
         )
 
     def encode(self, context: FormatContext, columns: StructType) -> Column:
