@@ -734,7 +734,8 @@ class Topology(Planned):
 
         With a format that has ``transactions=True`` or ``unsent="keep"``, the result's plan is a
         node above its source. Raises ``PlanError`` if formats, columns or the frame do not fit, and
-        for a stream with such a format.
+        for a stream with such a format. Also for a versioned table whose format ``mixes_clocks``,
+        unless ``timestamp`` is given.
         """
         kind = "stream" if cls._stream else "table"
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
@@ -764,6 +765,15 @@ class Topology(Planned):
                     f"{option} is for tables: a stream's records replace none",
                     "Read it as a table, and its changes by to_stream()",
                 )
+        if versioned is not None and timestamp is None and records.value.mixes_clocks:
+            raise PlanError(
+                title,
+                "it is versioned, and with tombstones='delete' a tombstone has the time of its "
+                "record. That is later than the delete, so a row that came again in between would "
+                "be gone",
+                "Leave out tombstones=, or give all changes the time of their records: "
+                "metadata={'written': 'timestamp'}, timestamp='written'",
+            )
         rows, with_unread = readable_rows(records, rows, label, malformed)
         if records.ordered and sequence is None:
             sequence, log_partition = OFFSET, PARTITION if log_partition is None else log_partition

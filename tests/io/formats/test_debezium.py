@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType
 
 import dovetail as dt
+from dovetail.errors import PlanError
 
 CONTEXT = Context(prec=60)
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -174,6 +175,51 @@ def test_the_key_is_that_of_the_record(spark: SparkSession) -> None:
         (1, True, 1, "east", None),
         (2, True, 1, "east", None),
     ]
+
+
+def test_a_key_without_a_column_cannot_be_read(spark: SparkSession) -> None:
+    """As where its name has another case. A null in the key is no such key, nor is a null key."""
+    described = {"type": "struct", "fields": [column("id", "int32")]}
+    keys = [
+        {"ID": 1},
+        {"schema": described, "payload": {"Id": 1, "part": "east"}},
+        {"id": None},
+        {"schema": described, "payload": None},
+        {"id": 5},
+    ]
+    frame = records(spark, [event("c", None, {"n": 5})] * len(keys), keys)
+    key, value = dt.formats.json("id int"), dt.formats.debezium("n int")
+    assert problems(frame, value, key=key) == {
+        0: "key: it has no column id, which key= names: it has ID",
+        1: "key: it has no column id, which key= names: it has Id, part",
+    }
+    assert read(frame, value, key=key, malformed="drop") == [
+        (2, False, None, 5),
+        (3, False, None, 5),
+        (4, False, 5, 5),
+    ]
+
+
+def test_a_versioned_table_takes_tombstones_by_the_time_of_records(spark: SparkSession) -> None:
+    """A key that is deleted and inserted at once: the tombstone is written after both."""
+    at = [{**POSTGRES, "ts_us": second * 10**6} for second in (1, 2, 2)]
+    values = [event("c", None, {"n": 1}, at[0]), event("d", {"id": 1}, None, at[1]), None]
+    values.append(event("c", None, {"n": 2}, at[2]))
+    frame = records(spark, values, [{"id": 1}] * 4)
+    frame = frame.withColumn("timestamp", F.timestamp_seconds(F.lit(3) + F.col("offset")))
+    options = {"key": dt.formats.json("id int"), "versioned": "1 day", "name": "customers"}
+    deleting = dt.formats.debezium("n int", tombstones="delete")
+    refused = "tombstone has the time of its record.*timestamp='written'"
+    with pytest.raises(PlanError, match=refused):
+        dt.Table.from_records(frame, value=deleting, **options)
+    written = {"metadata": {"written": "timestamp"}, "timestamp": "written"}
+    tables = [
+        dt.Table.from_records(frame, value=dt.formats.debezium("n int"), **options),
+        dt.Table.from_records(frame, value=deleting, **options, **written),
+    ]
+    for table in tables:
+        left = table.materialize().changelog(emit="batch").collect()
+        assert [(row.id, row.n) for row in left] == [(1, 2)]
 
 
 def test_a_row_without_columns_has_the_metadata_alone(spark: SparkSession) -> None:

@@ -179,6 +179,21 @@ def test_a_former_key_that_does_not_fit_its_type_cannot_be_read(spark: SparkSess
     assert problems(table) == ["column old.id is no bigint: 0x1"]
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_row_without_its_key_column_cannot_be_read(spark: SparkSession, listed: bool) -> None:
+    """As where its name has another case. A key column that is null is no such row."""
+    rows = [{"ID": 1, "m": 5}, {"id": None, "m": 5}, {"id": 3, "m": 5}]
+    texts = [{name: None if v is None else str(v) for name, v in row.items()} for row in rows]
+    events = [
+        canal("INSERT", [text]) if listed else maxwell("insert", row)
+        for row, text in zip(rows, texts, strict=True)
+    ]
+    format_ = dt.formats.canal(SCHEMA) if listed else dt.formats.maxwell(SCHEMA)
+    table = table_of(spark, events, format_)
+    assert problems(table) == ["data has no column id, which key_columns= names: it has ID, m"]
+    assert changes(table) == [(1, False, None, "5.00", None), (2, False, 3, "5.00", None)]
+
+
 def test_what_cannot_serve_is_refused(spark: SparkSession) -> None:
     unfit = r"column 'x' of type array<int>, which cannot be made of a text\. Declare it as string"
     with pytest.raises(PlanError, match=unfit):

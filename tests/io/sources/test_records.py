@@ -133,6 +133,16 @@ def test_what_is_beside_key_and_value_becomes_columns(spark: SparkSession) -> No
     assert [(r.shard, r.id) for r in table.changelog(emit="batch").collect()] == [("west", 7)]
 
 
+def test_other_columns_of_the_frame_are_ignored(spark: SparkSession) -> None:
+    """Also those with the names of columns that reading adds."""
+    frame = records(spark, [{"id": 7, "v": "a"}])
+    names = ("_timestamp", "_deleted", "value_row", "VALUE_PARSED", "_record", "_event", "other")
+    frame = frame.selectExpr("*", *(f"5 AS {name}" for name in names), "6 AS other")
+    assert rows(frame, key_columns="id", value=dt.formats.json("id long, v string")) == [
+        (False, 7, "a")
+    ]
+
+
 def test_a_key_of_the_record_and_its_topic_is_that_of_tombstones_too(spark: SparkSession) -> None:
     frame = records(spark, [{"v": 1}, None], keys=[{"id": 7}] * 2, topics=["east", "west"])
     found = rows(

@@ -35,7 +35,7 @@ from dovetail.io.formats.connect import (
 )
 from dovetail.io.formats.connect_avro import Envelope, SchemaReader, refuse_absent_columns
 from dovetail.io.formats.events import METADATA, ChangeEvents, WantedParts
-from dovetail.io.formats.json_objects import JsonObject, is_json_null
+from dovetail.io.formats.json_objects import JsonObject, is_json_null, lack_of_keys
 from dovetail.io.formats.plain import (
     Decoding,
     Format,
@@ -127,6 +127,11 @@ class DebeziumFormat(Format):
         transaction.
         """
         return self.transactions
+
+    @property
+    def mixes_clocks(self) -> bool:
+        """True if tombstones delete: they have the time of their record."""
+        return self.tombstones == "delete"
 
     @property
     def grows(self) -> bool:
@@ -456,7 +461,9 @@ def debezium(
     - ``int``: ``source.row``.
 
     *Tombstones.* ``tombstones="delete"`` is for topics that are compacted while no query
-    reads them. The tombstone may then be all that is left of a delete.
+    reads them. The tombstone may then be all that is left of a delete. It has the time of
+    its record, which is later than that of the change. So a versioned table refuses it,
+    unless the reader's ``timestamp=`` gives the time.
 
     *Values that are not sent.* PostgreSQL leaves out a large value (TOAST) that an update
     does not change, unless the table has ``REPLICA IDENTITY FULL``. For ``unsent="keep"``
@@ -546,9 +553,9 @@ class ConnectJson(Format):
 
     def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the object's fields, from the object itself or from its
-        ``payload``. Absent fields are null, all of them if the ``payload`` is null. A JSON null is
-        unreadable, and so is an object with a field that does not fit its type. Only null bytes
-        count as no value.
+        ``payload``. All are null if the ``payload`` is null. A JSON null is unreadable. So is an
+        object that lacks a field, as where its name has another case, or has one that does not fit
+        its type. Only null bytes count as no value.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
         be read (``refuse_nested_encodings``).
@@ -564,6 +571,11 @@ class ConnectJson(Format):
         payload_fields = json_fields(self.schema)
         whole = _wrapped_fields(self.schema, self.encodings, payload_fields, FIELD_PARTS)
         object_ = JsonObject(text, whole)
+        payload_names = F.json_object_keys(F.get_json_object(text, "$.payload"))
+        own_names = F.when(~is_json_null(text), F.json_object_keys(text))
+        lack = lack_of_keys(
+            "it", self.schema.names, F.coalesce(payload_names, own_names), argument="key="
+        )
 
         def row(parsed: Column) -> Column:
             """Return the object as a struct of the fields, null if unreadable. ``parsed``: the
@@ -589,7 +601,10 @@ class ConnectJson(Format):
                     value = raw.as_type(f.dataType)
                     fits = fits & ~raw.is_lost(value, f.dataType)
                     columns.append(value.alias(f.name))
-                return F.when(fits, F.struct(*columns))
+                nulls = (payload[name].isNull() for name in self.schema.names)
+                unknown = reduce(or_, nulls, F.lit(False))
+                whole = F.when(unknown, lack.isNull()).otherwise(F.lit(True))
+                return F.when(fits & whole, F.struct(*columns))
 
             def row_of_read(read: Column) -> Column:
                 """Return the row of the payload as ``from_json`` read it, with its decimals made
@@ -607,7 +622,7 @@ class ConnectJson(Format):
             self.schema,
             object_.parsed,
             row,
-            lambda parsed: F.coalesce(object_.problem(parsed), problem_text),
+            lambda parsed: F.coalesce(object_.problem(parsed), lack, problem_text),
         )
 
     def encode(self, context: FormatContext, columns: StructType) -> Column:
@@ -689,15 +704,8 @@ def _lack_of_keys(text: Column, envelope: Column, keys: Sequence[str]) -> Column
         unknown = reduce(or_, (row[name].isNull() for name in keys))
         of_payload, bare = (F.get_json_object(text, f"$.{p}{side}") for p in ("payload.", ""))
         names = F.json_object_keys(F.coalesce(of_payload, bare))
-        lacking = F.array_except(F.array(*map(F.lit, keys)), names)
-        said = F.concat(
-            F.lit(f"{side} has no column "),
-            F.array_join(lacking, ", "),
-            F.lit(", which key_columns= names: it has "),
-            F.array_join(names, ", "),
-        )
-        is_short = counts & row.isNotNull() & unknown & (F.size(lacking) > 0)
-        problems.append(F.when(is_short, said))
+        suspect = counts & row.isNotNull() & unknown
+        problems.append(F.when(suspect, lack_of_keys(side, keys, names)))
     return F.coalesce(*problems)
 
 

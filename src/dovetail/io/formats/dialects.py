@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from dovetail.base.columns import DELETED, TIMESTAMP
 from dovetail.base.validation import validated
 from dovetail.errors import PlanError
-from dovetail.io.formats.json_objects import JsonObject, is_json_null
+from dovetail.io.formats.json_objects import JsonObject, is_json_null, lack_of_keys
 from dovetail.io.formats.json_values import NUMBER, JsonValues, is_infinite, misfit_text
 from dovetail.io.formats.plain import (
     Decoding,
@@ -343,6 +343,7 @@ class _DialectEvents(Decoding):
             ),
             F.when(F.coalesce(F.size("_changes"), F.lit(0)) < 1, F.lit("value: it has no data")),
             self._lack_of_columns(event),
+            self._lack_of_keys(F.col("_changes")),
             F.try_element_at(
                 F.filter(
                     F.transform("_changes", lambda change: change["problem"]), Column.isNotNull
@@ -374,6 +375,21 @@ class _DialectEvents(Decoding):
         extension, upserts = event[_TICDC], event["type"].isin(*self.dialect.upserts)
         is_short = extension["onlyHandleKey"] | extension["claimCheckLocation"].isNotNull()
         return F.when(upserts & is_short, F.lit(_SHORT_ROW))
+
+    def _lack_of_keys(self, changes: Column) -> Column:
+        """Return a text why an event's row lacks a key column. It is null where the row has all of
+        them, be they null, and if the record's own key counts. Of several rows the first one
+        counts. ``changes``: as ``_changes`` returns them.
+        """
+        if not self.keys:
+            return F.lit(None).cast("string")
+        unknown = F.exists(
+            changes,
+            lambda change: reduce(or_, (change["row"][name].isNull() for name in self.keys)),
+        )
+        path = "$.data[0]" if self.dialect.listed else "$.data"
+        names = F.json_object_keys(F.get_json_object(F.col("value").cast("string"), path))
+        return F.when(unknown, lack_of_keys("value: data", self.keys, names))
 
     def _changes(self, event: Column) -> Column:
         """Return an event's changes in order: an array of structs of ``row`` (a struct of the

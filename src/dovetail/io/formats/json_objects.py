@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -168,6 +168,25 @@ def is_json_wrapped(text: Column) -> Column:
     keys = F.array_sort(F.json_object_keys(text))
     both = keys == F.array(F.lit("payload"), F.lit("schema"))
     return F.coalesce(both & F.get_json_object(text, "$.payload").isNotNull(), F.lit(False))
+
+
+def lack_of_keys(
+    part: str, keys: Sequence[str], names: Column, *, argument: str = "key_columns="
+) -> Column:
+    """Return a text why an object lacks a field that is a key column, as where its name has another
+    case. It is null where the object has all of ``keys``, and where ``names`` is null.
+
+    ``part``: the object in words. ``names``: an array of the names of its fields. ``argument``: the
+    reader's argument that names ``keys``.
+    """
+    lacking = F.array_except(F.array(*map(F.lit, keys)), names)
+    said = F.concat(
+        F.lit(f"{part} has no column "),
+        F.array_join(lacking, ", "),
+        F.lit(f", which {argument} names: it has "),
+        F.array_join(names, ", "),
+    )
+    return F.when(F.size(lacking) > 0, said)
 
 
 def _from_json(text: Column, schema: DataType) -> Column:

@@ -205,6 +205,13 @@ class Format(ABC):
         """
         return False
 
+    @property
+    def mixes_clocks(self) -> bool:
+        """True if some deletes have the time of their record where other changes have their own.
+        The record's is later: the time at which it was written.
+        """
+        return False
+
 
 ReadFormat: TypeAlias = Annotated[
     Literal["string", "bytes"] | StructType | Mapping[str, DataType] | Format,

@@ -88,6 +88,8 @@ _PLACE_COLUMNS: Final[Mapping[str, tuple[type[DataType], str]]] = {
     "headers": (ArrayType, "array<struct<key:string,value:binary>>"),
 }
 """The types of a record's columns besides key and value, and these in words."""
+_READ_COLUMNS: Final = ("key", "value", *_PLACE_COLUMNS, FILE_METADATA)
+"""The columns of a frame that reading uses, as far as the frame has them."""
 METADATA_COLUMNS: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
 """The names of the columns that reading adds to those of key and value."""
 
@@ -153,7 +155,7 @@ class RecordFrame:
         | ``_timestamp`` | the event time |
         | ``_partition``, ``_offset`` | integers: the log, the offset in it; only if ``ordered`` |
         | ``_problem`` | the reason why the record cannot be read, else null |
-        | ``_record`` | the record itself, a struct of the frame's columns |
+        | ``_record`` | the record itself, a struct of those columns that reading uses |
 
         Columns that ``timestamp`` or ``deleted`` name are dropped. Of an unreadable record, columns
         are null unless they could be read.
@@ -163,7 +165,9 @@ class RecordFrame:
         and for missing functions or packages of a format.
         """
         self._refuse_types()
-        frame = self._with_bytes("value", self.frame)
+        # Another column of the frame could have the name of one that a step below adds.
+        columns = [F.col(quoted(name)) for name in _READ_COLUMNS if self.has_column(name)]
+        frame = self._with_bytes("value", self.frame.select(*columns))
         parts: dict[Part, StructType] = {}
         if self.key is not None:
             frame = self._with_bytes("key", frame)
@@ -196,7 +200,7 @@ class RecordFrame:
             *(DELETED, TIMESTAMP),
             *(column.alias(name) for name, column in places.items()),
             F.coalesce(*problems).alias(PROBLEM),
-            F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias(_RECORD_COLUMN),
+            F.struct(*columns).alias(_RECORD_COLUMN),
         )
         return list(self.keys or names["key"]), self._with_event_time(self._with_deletes(rows))
 
