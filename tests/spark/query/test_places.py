@@ -18,6 +18,7 @@ from bench.parameters import slow_after
 from parquet_rows import rows_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from small_session import applied
 from timed_files import timed_file
 
 import dovetail as dt
@@ -233,6 +234,44 @@ def test_a_query_keeps_its_time_zone(spark: SparkSession, home: Path) -> None:
             days("frame")
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_an_upgraded_query_keeps_the_time_zone(spark: SparkSession, home: Path) -> None:
+    """What it has stored was computed in that zone, and so is what it begins with."""
+
+    def days(checkpoint: str, **options: Any) -> list[Any]:
+        rows = table(stream(spark, home / "in", "id long")).with_columns(
+            day=F.date_format("_timestamp", "dd HH")
+        )
+        query = (
+            rows.group_by("day")
+            .agg(rows=dt.count())
+            .write_stream(
+                dt.to_parquet(home / f"out-{checkpoint}"),
+                checkpoint=home / checkpoint,
+                trigger={"availableNow": True},
+                **options,
+            )
+        )
+        query.awaitTermination()
+        current = dt.read_current(spark, home / f"out-{checkpoint}")
+        return sorted((row["day"], row["rows"]) for row in current.collect())
+
+    with applied(spark, {"spark.sql.session.timeZone": "Asia/Tokyo"}):
+        assert days("old", buckets=1) == [("01 09", 1)]
+    put(home / "in", {"id": 2})
+    begin = {"initial": home / "old", "emit_initial": True}
+    assert days("same", **begin) == days("more", buckets=2, **begin) == [("01 09", 2)]
+    with applied(spark, {"spark.sql.session.timeZone": "Asia/Tokyo"}):
+        computed = table(stream(spark, home / "in", "id long").withColumn("h", F.hour("at")))
+        once = {"availableNow": True}
+        query = computed.write_stream(
+            dt.to_parquet(home / "out-hours"), checkpoint=home / "hours", trigger=once, buckets=1
+        )
+        query.awaitTermination()
+    other = table(stream(spark, home / "in", "id long").withColumn("h", F.hour("at")))
+    with pytest.raises(CheckpointError, match=r"zone Asia/Tokyo, and hour.*UTC now"):
+        dt.checkpoints.upgrade(spark, home / "hours", home / "no", other, dry_run=True)
 
 
 def test_a_stopped_session_is_named() -> None:

@@ -46,7 +46,8 @@ complete step.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from types import MappingProxyType
@@ -66,11 +67,13 @@ from dovetail.platform.files import files_of
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import cores, is_remote
 from dovetail.platform.spark_errors import convert_folder_errors, convert_spark_errors
+from dovetail.spark import time_zone
 from dovetail.spark.checkpoints.checkpoint import (
     BEGINNING,
     FOLLOWS,
     SEEDED,
     TIMED,
+    TIMEZONE,
     CheckpointFile,
     binding_of,
     refuse_following,
@@ -175,17 +178,19 @@ def prepare_checkpoint(
 
     # A separate query reads files alone, so no source has an offset to go on at.
     carried = CarriedOver() if separate else find_carried_over(stored, plan, run.nodes)
-    if stored is not None:
-        frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
-    with progress_bar(run.session, f"{run.title}: initial rows are stored"):
-        rows = _write_initial_rows(run, plan, frames, separate=separate)
+    zone = time_zone.zone_of(run, None) if stored is None else _zone_of(run, stored.checkpoint)
+    with _in_zone(run, zone):
+        if stored is not None:
+            frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
+        with progress_bar(run.session, f"{run.title}: initial rows are stored"):
+            rows = _write_initial_rows(run, plan, frames, separate=separate)
     first = FirstBatch(carried, rows, emits, separate)
 
     # The state of another checkpoint has the tables.
     loading = first_load.loading_entry(run.nodes) if stored is None else {}
     if not separate:
         return _write_binding(
-            run, plan, partitions, {BEGINNING: first.as_json(), **loading, **more}
+            run, plan, partitions, {BEGINNING: first.as_json(), TIMEZONE: zone, **loading, **more}
         )
     _run_separately(run, plan, partitions, first)
     return _write_binding(run, plan, partitions, {SEEDED: True, **loading})
@@ -202,6 +207,7 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     with state of Spark's own.
     """
     _refuse_state_of_sources(run)
+    _zone_of(run, checkpoint)
     stored = _state_after_last_batch(
         run, checkpoint, CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
     )
@@ -254,7 +260,8 @@ def finish_first_batch(run: StartRequest, bound: Mapping[str, Any]) -> dict[str,
         plan = run.plan(bound["buckets"])
         refuse_other_stages(bound, plan, run.title)
         stages = _streaming_stages(run, plan, bound["partitions"], first, timed=TIMED in bound)
-        run_to_end(run, plan, stages, row_files.SETTINGS)
+        zone = time_zone.time_zone_setting(run.session, time_zone.zone_of(run, bound))
+        run_to_end(run, plan, stages, row_files.SETTINGS | zone)
     if _POSITIONED not in bound[BEGINNING]:
         _rewrite_offsets(run.session, run.checkpoint, first.carried)
         # The rows may be removed from here on, with the copy of the sources that lies beside them.
@@ -369,6 +376,28 @@ def _state_after_last_batch(
     # There is no state, so only the offsets carry over.
     done = files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits")
     return replace(stored, batch=max(done))
+
+
+def _zone_of(run: StartRequest, checkpoint: str) -> str:
+    """Return the time zone of a query that goes on from another ``checkpoint``: the one that this
+    began in, as it has stored what expressions gave there. Raises ``CheckpointError`` for
+    expressions that are bound to another zone (``time_zone.zone_of``).
+    """
+    other = CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
+    return time_zone.zone_of(run, other)
+
+
+@contextmanager
+def _in_zone(run: StartRequest, zone: str) -> Iterator[None]:
+    """Let the session have the time zone ``zone`` within the block. If it has another one, starts
+    of queries wait meanwhile.
+    """
+    setting = time_zone.time_zone_setting(run.session, zone)
+    with (
+        START_LOCK if setting else nullcontext(),
+        delta_tables.temporary_settings(run.session, setting),
+    ):
+        yield
 
 
 def _write_initial_rows(
