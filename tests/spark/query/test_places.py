@@ -9,6 +9,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -272,6 +273,17 @@ def test_an_upgraded_query_keeps_the_time_zone(spark: SparkSession, home: Path) 
     other = table(stream(spark, home / "in", "id long").withColumn("h", F.hour("at")))
     with pytest.raises(CheckpointError, match=r"zone Asia/Tokyo, and hour.*UTC now"):
         dt.checkpoints.upgrade(spark, home / "hours", home / "no", other, dry_run=True)
+
+
+@pytest.mark.slow
+def test_an_upgrade_does_not_go_on_in_another_folder(spark: SparkSession, home: Path) -> None:
+    """Spark would read both folders, and fail for good. A pattern may become wider."""
+    run(spark, home)
+    upgrade = partial(dt.checkpoints.upgrade, spark, home / "cp", home / "no", dry_run=True)
+    assert upgrade(table(stream(spark, home / "i*"))).count() == 1
+    (home / "in").rename(home / "moved")
+    with pytest.raises(CheckpointError, match=r"rows is read from .*moved, and .* elsewhere"):
+        upgrade(table(stream(spark, home / "moved")))
 
 
 def test_a_stopped_session_is_named() -> None:

@@ -59,7 +59,7 @@ from dovetail.arrays.bucket_labels import bucket_labels
 from dovetail.errors import CheckpointError, ConfigurationError, DovetailWarning
 from dovetail.physical.routing import Plan
 from dovetail.plan.dead_letters import DeadLetters, nodes_with_dead_letters
-from dovetail.plan.fingerprint import sources_of
+from dovetail.plan.fingerprint import describe_input, input_identity, sources_of
 from dovetail.plan.nodes import Node
 from dovetail.plan.spark_sources import refuse_frames_with_state
 from dovetail.platform import delta_tables
@@ -86,10 +86,15 @@ from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution.streaming_frames import Streaming
 from dovetail.spark.metrics.query_parts import parts_of
 from dovetail.spark.migration import first_load, initial_rows, row_files
-from dovetail.spark.migration.carried_over import CarriedOver, find_carried_over
+from dovetail.spark.migration.carried_over import (
+    CarriedOver,
+    find_carried_over,
+    identities_of_old_sources,
+)
 from dovetail.spark.migration.first_stages import FirstStages
 from dovetail.spark.migration.forecast import Step, forecast
 from dovetail.spark.migration.initial_rows import InitialRows, RowFrames
+from dovetail.spark.query import folders
 from dovetail.spark.query.end_of_input import refuse_ended
 from dovetail.spark.query.options import TRIGGER_ALL
 from dovetail.spark.query.topology_query import TopologyQuery
@@ -177,7 +182,7 @@ def prepare_checkpoint(
     plan = replace(run, outcomes=()).plan(buckets) if separate else run.plan(buckets)
 
     # A separate query reads files alone, so no source has an offset to go on at.
-    carried = CarriedOver() if separate else find_carried_over(stored, plan, run.nodes)
+    carried = CarriedOver() if separate else _find_carried_over(run, stored, plan)
     zone = time_zone.zone_of(run, None) if stored is None else _zone_of(run, stored.checkpoint)
     with _in_zone(run, zone):
         if stored is not None:
@@ -213,7 +218,7 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     )
     buckets, _ = run.bucket_and_partition_counts(stored.buckets)
     plan = run.plan(buckets)
-    carried = find_carried_over(stored, plan, run.nodes)
+    carried = _find_carried_over(run, stored, plan)
     frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
     assert frames.begins is not None
     return [*forecast(stored, plan, carried, frames.begins, cores(run.session))]
@@ -376,6 +381,21 @@ def _state_after_last_batch(
     # There is no state, so only the offsets carry over.
     done = files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits")
     return replace(stored, batch=max(done))
+
+
+def _find_carried_over(
+    run: StartRequest, stored: CheckpointStores | None, plan: Plan
+) -> CarriedOver:
+    """Return what ``find_carried_over`` does, and raise its errors. Also raise ``CheckpointError``
+    for a source that goes on and whose files were moved since.
+    """
+    carried = find_carried_over(stored, plan, run.nodes)
+    if stored is not None:
+        bound = CheckpointFile(run.session, stored.checkpoint).binding_of_begun(run.operator)
+        then, sources = identities_of_old_sources(stored), sources_of(run.nodes)
+        same = [s for s in sources if input_identity(describe_input(run.nodes, s)) in then]
+        folders.refuse_moved(run, same, bound.get(folders.READ))
+    return carried
 
 
 def _zone_of(run: StartRequest, checkpoint: str) -> str:
