@@ -5,6 +5,7 @@ all of them, or not as they came.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -176,3 +177,30 @@ def test_a_union_whose_rows_are_not_stored_is_refused(gifts: Shop) -> None:
     refused(gifts, "old", with_sums(), problem)
     with pytest.raises(dt.errors.ConfigurationError, match=problem):
         dt.checkpoints.read_state(gifts.spark, gifts.folder / "old", topology=union())
+
+
+@pytest.mark.parametrize("buckets", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_what_is_carried_over_takes_no_rows_again(gifts: Shop, buckets: int) -> None:
+    """Another stage reads its input from now on, or its input is computed in other stages."""
+    customers = gifts.customers()
+    columns = ["giver", "amount", "city"]
+    joined = gifts.orders(GIFTS).join(customers, on="customer", how="left", select=columns)
+    star = joined.join(customers, on="giver", how="left", select=["amount", "left.city"])
+    counts = [
+        table.to_stream().group_by("city").agg(changes=dt.count()) for table in (joined, star)
+    ]
+    run = partial(ran, gifts, buckets=buckets)
+    assert run(counts[:1], "old") == [[("Oslo", 1, "upsert"), ("Rome", 1, "upsert")]]
+    run(counts[1:], "star")
+    totals = joined.group_by("city").agg(total=dt.sum("amount"))
+    more, apart = [totals, counts[0]], [joined, counts[1]]
+    assert run(more, "more", initial=gifts.folder / "old", emit_initial=True) == [
+        [("Oslo", 1, "upsert"), ("Rome", 3, "upsert")],
+        [("Oslo", 1, "upsert"), ("Rome", 1, "upsert")],
+    ]
+    run(apart, "apart", initial=gifts.folder / "star")
+    gifts.write("orders", {"id": 4, "customer": "a", "amount": 4})
+    assert run(more, "more") == [[("Oslo", 5, "upsert")], [("Oslo", 2, "upsert")]]
+    alone, changes = run(apart, "apart")
+    assert alone == [(4, None, 4, "Oslo", "upsert")]
+    assert changes == run(counts[1:], "star")[0] == [("Oslo", 2, "upsert")]

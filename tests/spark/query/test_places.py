@@ -9,6 +9,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -18,6 +19,7 @@ from bench.parameters import slow_after
 from parquet_rows import rows_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from small_session import applied
 from timed_files import timed_file
 
 import dovetail as dt
@@ -233,6 +235,55 @@ def test_a_query_keeps_its_time_zone(spark: SparkSession, home: Path) -> None:
             days("frame")
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_an_upgraded_query_keeps_the_time_zone(spark: SparkSession, home: Path) -> None:
+    """What it has stored was computed in that zone, and so is what it begins with."""
+
+    def days(checkpoint: str, **options: Any) -> list[Any]:
+        rows = table(stream(spark, home / "in", "id long")).with_columns(
+            day=F.date_format("_timestamp", "dd HH")
+        )
+        query = (
+            rows.group_by("day")
+            .agg(rows=dt.count())
+            .write_stream(
+                dt.to_parquet(home / f"out-{checkpoint}"),
+                checkpoint=home / checkpoint,
+                trigger={"availableNow": True},
+                **options,
+            )
+        )
+        query.awaitTermination()
+        current = dt.read_current(spark, home / f"out-{checkpoint}")
+        return sorted((row["day"], row["rows"]) for row in current.collect())
+
+    with applied(spark, {"spark.sql.session.timeZone": "Asia/Tokyo"}):
+        assert days("old", buckets=1) == [("01 09", 1)]
+    put(home / "in", {"id": 2})
+    begin = {"initial": home / "old", "emit_initial": True}
+    assert days("same", **begin) == days("more", buckets=2, **begin) == [("01 09", 2)]
+    with applied(spark, {"spark.sql.session.timeZone": "Asia/Tokyo"}):
+        computed = table(stream(spark, home / "in", "id long").withColumn("h", F.hour("at")))
+        once = {"availableNow": True}
+        query = computed.write_stream(
+            dt.to_parquet(home / "out-hours"), checkpoint=home / "hours", trigger=once, buckets=1
+        )
+        query.awaitTermination()
+    other = table(stream(spark, home / "in", "id long").withColumn("h", F.hour("at")))
+    with pytest.raises(CheckpointError, match=r"zone Asia/Tokyo, and hour.*UTC now"):
+        dt.checkpoints.upgrade(spark, home / "hours", home / "no", other, dry_run=True)
+
+
+@pytest.mark.slow
+def test_an_upgrade_does_not_go_on_in_another_folder(spark: SparkSession, home: Path) -> None:
+    """Spark would read both folders, and fail for good. A pattern may become wider."""
+    run(spark, home)
+    upgrade = partial(dt.checkpoints.upgrade, spark, home / "cp", home / "no", dry_run=True)
+    assert upgrade(table(stream(spark, home / "i*"))).count() == 1
+    (home / "in").rename(home / "moved")
+    with pytest.raises(CheckpointError, match=r"rows is read from .*moved, and .* elsewhere"):
+        upgrade(table(stream(spark, home / "moved")))
 
 
 def test_a_stopped_session_is_named() -> None:

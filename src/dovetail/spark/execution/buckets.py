@@ -93,6 +93,8 @@ class StageWork:
     ``PACKED``."""
     ordering: Ordering | None = None
     """The stage that puts this one's changes in order, in the same operator; None for none."""
+    takes_rows: bool = True
+    """False if rows for it are left out, because its state already has what they bring."""
 
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
@@ -154,6 +156,10 @@ class StageWork:
         directory = task.temporary_directory("dovetail-spool")
         return {work.number: Spool(directory, SLICE_BYTES) for work in (*self.fused, self)}
 
+    def pieces_to_take(self, spool: Spool) -> Sequence[Piece]:
+        """Return the pieces for this stage in ``spool``; none unless ``takes_rows``."""
+        return spool.pieces if self.takes_rows else ()
+
     def _run_stages(
         self,
         label: int,
@@ -183,7 +189,7 @@ class StageWork:
         """
         counted: list[str | None] = []
         for work in self.fused:
-            pieces = spools.pop(work.number).pieces
+            pieces = work.pieces_to_take(spools.pop(work.number))
             packers = [reading.packer for reading in work.emission.readings]
             metrics = {(of.reader, of.number): of.source.metric_names for of in packers}
             texts: list[str | None] = [None] * (1 + len(metrics))
@@ -210,7 +216,7 @@ class StageWork:
                 receive_us = 0
             counted += texts
         emitted: Iterator[Rows] = iter(())
-        pieces = spools[self.number].pieces
+        pieces = self.pieces_to_take(spools[self.number])
         if pieces or (expired and self.timers):
             done = self.outcome(label, pieces, now_us, state, handle, receive_us)
             emitted = self.emitted_rows(replace(done, fused=counted), label, pieces)

@@ -81,11 +81,11 @@ class Streaming(Frames):
         self.stateful += 1
         *before, last = self.stages_of_operator(step)
         fused = tuple(
-            self._work_of_stage(stage, self._emission_in_operator(stage.emits), shared=True)
+            self.work_of_stage(stage, self._emission_in_operator(stage.emits), shared=True)
             for stage in before
         )
         work = replace(
-            self._work_of_stage(last, emission, shared=bool(before)),
+            self.work_of_stage(last, emission, shared=bool(before)),
             passes=step.passes,
             fused=fused,
         )
@@ -137,9 +137,7 @@ class Streaming(Frames):
             result = Carrier(step.result, columns, self.labels)
         return ToReaders(output, result, readings)
 
-    def _work_of_stage(
-        self, stage: OperatorStage, emission: Emission, *, shared: bool
-    ) -> StageWork:
+    def work_of_stage(self, stage: OperatorStage, emission: Emission, *, shared: bool) -> StageWork:
         """Return the work of ``stage``, by itself: no rows pass it, and none is fused with it.
 
         ``emission``: the form of its changes. ``shared``: True if several stages share the

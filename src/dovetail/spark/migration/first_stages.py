@@ -24,8 +24,10 @@ from dovetail.base.columns import (
     quoted,
 )
 from dovetail.physical.output import output_of
-from dovetail.physical.routing import RouteStep
+from dovetail.physical.routing import OperatorStage, RouteStep
 from dovetail.physical.stage import Stage
+from dovetail.spark.execution.buckets import StageWork
+from dovetail.spark.execution.emission import Emission
 from dovetail.spark.execution.streaming_frames import Streaming
 
 
@@ -45,6 +47,13 @@ class FirstStages(Streaming):
         packed = super().read_source(step)
         begun = {reading.reader for reading in step.readings if reading.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
+
+    def work_of_stage(self, stage: OperatorStage, emission: Emission, *, shared: bool) -> StageWork:
+        """Return the work of ``stage`` as in other micro-batches, but a stage of ``carried`` takes
+        no rows: its state has what another stage has made of the initial rows.
+        """
+        work = super().work_of_stage(stage, emission, shared=shared)
+        return replace(work, takes_rows=stage.step.stage not in self.carried)
 
     def fused_inputs(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame | None:
         """Return all ``inputs``, rows of ``PACKED``, if the step's stage is fused: the operator of

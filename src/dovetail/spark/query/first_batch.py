@@ -46,7 +46,8 @@ complete step.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from types import MappingProxyType
@@ -58,7 +59,7 @@ from dovetail.arrays.bucket_labels import bucket_labels
 from dovetail.errors import CheckpointError, ConfigurationError, DovetailWarning
 from dovetail.physical.routing import Plan
 from dovetail.plan.dead_letters import DeadLetters, nodes_with_dead_letters
-from dovetail.plan.fingerprint import sources_of
+from dovetail.plan.fingerprint import describe_input, input_identity, sources_of
 from dovetail.plan.nodes import Node
 from dovetail.plan.spark_sources import refuse_frames_with_state
 from dovetail.platform import delta_tables
@@ -66,11 +67,13 @@ from dovetail.platform.files import files_of
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import cores, is_remote
 from dovetail.platform.spark_errors import convert_folder_errors, convert_spark_errors
+from dovetail.spark import time_zone
 from dovetail.spark.checkpoints.checkpoint import (
     BEGINNING,
     FOLLOWS,
     SEEDED,
     TIMED,
+    TIMEZONE,
     CheckpointFile,
     binding_of,
     refuse_following,
@@ -83,10 +86,15 @@ from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution.streaming_frames import Streaming
 from dovetail.spark.metrics.query_parts import parts_of
 from dovetail.spark.migration import first_load, initial_rows, row_files
-from dovetail.spark.migration.carried_over import CarriedOver, find_carried_over
+from dovetail.spark.migration.carried_over import (
+    CarriedOver,
+    find_carried_over,
+    identities_of_old_sources,
+)
 from dovetail.spark.migration.first_stages import FirstStages
 from dovetail.spark.migration.forecast import Step, forecast
 from dovetail.spark.migration.initial_rows import InitialRows, RowFrames
+from dovetail.spark.query import folders
 from dovetail.spark.query.end_of_input import refuse_ended
 from dovetail.spark.query.options import TRIGGER_ALL
 from dovetail.spark.query.topology_query import TopologyQuery
@@ -174,18 +182,20 @@ def prepare_checkpoint(
     plan = replace(run, outcomes=()).plan(buckets) if separate else run.plan(buckets)
 
     # A separate query reads files alone, so no source has an offset to go on at.
-    carried = CarriedOver() if separate else find_carried_over(stored, plan, run.nodes)
-    if stored is not None:
-        frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
-    with progress_bar(run.session, f"{run.title}: initial rows are stored"):
-        rows = _write_initial_rows(run, plan, frames, separate=separate)
+    carried = CarriedOver() if separate else _find_carried_over(run, stored, plan)
+    zone = time_zone.zone_of(run, None) if stored is None else _zone_of(run, stored.checkpoint)
+    with _in_zone(run, zone):
+        if stored is not None:
+            frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
+        with progress_bar(run.session, f"{run.title}: initial rows are stored"):
+            rows = _write_initial_rows(run, plan, frames, separate=separate)
     first = FirstBatch(carried, rows, emits, separate)
 
     # The state of another checkpoint has the tables.
     loading = first_load.loading_entry(run.nodes) if stored is None else {}
     if not separate:
         return _write_binding(
-            run, plan, partitions, {BEGINNING: first.as_json(), **loading, **more}
+            run, plan, partitions, {BEGINNING: first.as_json(), TIMEZONE: zone, **loading, **more}
         )
     _run_separately(run, plan, partitions, first)
     return _write_binding(run, plan, partitions, {SEEDED: True, **loading})
@@ -202,12 +212,13 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     with state of Spark's own.
     """
     _refuse_state_of_sources(run)
+    _zone_of(run, checkpoint)
     stored = _state_after_last_batch(
         run, checkpoint, CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
     )
     buckets, _ = run.bucket_and_partition_counts(stored.buckets)
     plan = run.plan(buckets)
-    carried = find_carried_over(stored, plan, run.nodes)
+    carried = _find_carried_over(run, stored, plan)
     frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
     assert frames.begins is not None
     return [*forecast(stored, plan, carried, frames.begins, cores(run.session))]
@@ -254,7 +265,8 @@ def finish_first_batch(run: StartRequest, bound: Mapping[str, Any]) -> dict[str,
         plan = run.plan(bound["buckets"])
         refuse_other_stages(bound, plan, run.title)
         stages = _streaming_stages(run, plan, bound["partitions"], first, timed=TIMED in bound)
-        run_to_end(run, plan, stages, row_files.SETTINGS)
+        zone = time_zone.time_zone_setting(run.session, time_zone.zone_of(run, bound))
+        run_to_end(run, plan, stages, row_files.SETTINGS | zone)
     if _POSITIONED not in bound[BEGINNING]:
         _rewrite_offsets(run.session, run.checkpoint, first.carried)
         # The rows may be removed from here on, with the copy of the sources that lies beside them.
@@ -369,6 +381,43 @@ def _state_after_last_batch(
     # There is no state, so only the offsets carry over.
     done = files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits")
     return replace(stored, batch=max(done))
+
+
+def _find_carried_over(
+    run: StartRequest, stored: CheckpointStores | None, plan: Plan
+) -> CarriedOver:
+    """Return what ``find_carried_over`` does, and raise its errors. Also raise ``CheckpointError``
+    for a source that goes on and whose files were moved since.
+    """
+    carried = find_carried_over(stored, plan, run.nodes)
+    if stored is not None:
+        bound = CheckpointFile(run.session, stored.checkpoint).binding_of_begun(run.operator)
+        then, sources = identities_of_old_sources(stored), sources_of(run.nodes)
+        same = [s for s in sources if input_identity(describe_input(run.nodes, s)) in then]
+        folders.refuse_moved(run, same, bound.get(folders.READ))
+    return carried
+
+
+def _zone_of(run: StartRequest, checkpoint: str) -> str:
+    """Return the time zone of a query that goes on from another ``checkpoint``: the one that this
+    began in, as it has stored what expressions gave there. Raises ``CheckpointError`` for
+    expressions that are bound to another zone (``time_zone.zone_of``).
+    """
+    other = CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
+    return time_zone.zone_of(run, other)
+
+
+@contextmanager
+def _in_zone(run: StartRequest, zone: str) -> Iterator[None]:
+    """Let the session have the time zone ``zone`` within the block. If it has another one, starts
+    of queries wait meanwhile.
+    """
+    setting = time_zone.time_zone_setting(run.session, zone)
+    with (
+        START_LOCK if setting else nullcontext(),
+        delta_tables.temporary_settings(run.session, setting),
+    ):
+        yield
 
 
 def _write_initial_rows(

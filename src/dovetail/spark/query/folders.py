@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from dovetail.errors import CheckpointError, DovetailWarning, PlanError, TargetError
 from dovetail.plan.fingerprint import sources_of
-from dovetail.plan.nodes import Node
+from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spark_sources import spark_sources_of_inputs
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
@@ -211,6 +211,31 @@ def folders_read(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str
                 "and a new target",
             )
     return [*folders]
+
+
+def refuse_moved(
+    run: StartRequest, continued: Sequence[Source], earlier: Sequence[str] | None
+) -> None:
+    """Raise ``CheckpointError`` for the first of ``continued`` whose files lie outside the folders
+    ``earlier``, of another query: Spark cannot go on there.
+
+    ``continued``: inputs of ``run`` that go on where that query stopped. ``earlier``: the full
+    paths of all folders whose files that query has read; None if unknown, then nothing is raised.
+    """
+    if earlier is None:
+        return
+    for source, leaf in spark_sources_of_inputs(continued):
+        if leaf.folder is None or not leaf.of_files:
+            continue
+        folder = files_of(run.session).qualified(leaf.folder)
+        if not any(is_overlap(folder, former) for former in earlier):
+            raise CheckpointError(
+                run.title,
+                f"{source.title} is read from {folder}, and the former query has read it elsewhere:"
+                " Spark knows files by their paths, and cannot go on in another folder",
+                "Move them back, let the former folder be a link to them, or start with a new "
+                "checkpoint and a new target",
+            )
 
 
 def warn_of_old_files(run: StartRequest) -> None:

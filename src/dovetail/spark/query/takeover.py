@@ -52,7 +52,6 @@ from dovetail.spark.checkpoints.checkpoint import (
     FOLLOWS,
     SUCCESSOR,
     TIMED,
-    TIMEZONE,
     CheckpointFile,
     refuse_other_query,
     refuse_other_stages,
@@ -191,11 +190,8 @@ def store_running_state(run: StartRequest, checkpoint: str, *, emits: bool) -> d
         "query": _query_id(run, root),
         "begins": [step.begins for step in steps],
     }
-    zone = {TIMEZONE: time_zone.zone_of(run, None)}
     silent = replace(run, outcomes=())
-    return first_batch.prepare_checkpoint(
-        silent, former, emits=False, more={FOLLOWS: follows, **zone}
-    )
+    return first_batch.prepare_checkpoint(silent, former, emits=False, more={FOLLOWS: follows})
 
 
 def refuse_targets(run: StartRequest) -> None:
