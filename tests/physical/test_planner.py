@@ -9,6 +9,7 @@ import pytest
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,3 +63,21 @@ def test_a_result_that_is_also_read_change_by_change_has_two_stages() -> None:
         driver.pipe(left, [*ROWS, {"id": 2, "x": None, "y": False}], timestamp=1)
         tables.append([driver.table(table) for table in (both, sums, kinds)])
     assert tables[1] == tables[0]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda table: table.materialize().to_stream(),
+        lambda table: table.materialize().to_stream().where("y").key_by("x"),
+        lambda table: table.group_by("x").agg(n=dt.count()).to_stream().select("n"),
+    ],
+    ids=["stored", "left out", "grouped"],
+)
+def test_a_stream_of_changes_is_not_netted(made: Callable[[dt.Table], dt.Stream]) -> None:
+    """Each change is a record of the stream, also beside a table that is netted."""
+    left, joined = left_join()
+    stream, refused = made(left), r"emit='batch' keeps a key's last change, which only a table's"
+    for results in ([stream], [joined, stream]):
+        with pytest.raises(PlanError, match=refused):
+            testing.Driver(*results, emit="batch")

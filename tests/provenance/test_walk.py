@@ -198,6 +198,20 @@ def test_a_union_names_the_table(orders: dt.Table) -> None:
     assert driver.explain_row((2, "orders")).presence == "none"
 
 
+def test_a_record_of_a_union_of_streams_is_named_without_its_stream() -> None:
+    clicks, taps = (testing.stream(n, key="id", schema={"id": INT, "n": INT}) for n in ("c", "t"))
+    driver = testing.Driver(clicks.union(taps).key_by("n"))
+    driver.pipe(clicks, {"id": 1, "n": 5}, timestamp=1)
+    (change,) = driver.pipe(taps, {"id": 1, "n": 6}, timestamp=2)
+    assert str(driver.explain_change(change)) == dedent(
+        """
+        key by n: n 6: id=1 @2
+        ← t: id 1: n=6 @2
+        └─ union: id 1: n=6 @2; the state does not tell which of c, t had the record
+        """
+    ).strip("\n")
+
+
 def test_another_key(orders: dt.Table) -> None:
     driver = testing.Driver(orders.key_by("customer", duplicates="last"))
     driver.pipe(orders, [order(1, 9, 40), order(2, 9, 50)], timestamp=[1, 2])

@@ -82,10 +82,11 @@ def plan_of(
     table must come as what reads it: an ``Unwindowed``, or a join of a stream with it.
 
     Raises ``PlanError`` for a source that is a stream, and for random values in state or in keys.
-    Also for ``emit="batch"`` of a node without current rows. Also if only some inputs of a stage
-    share a log, or if inputs that wait for each other (``align=``) share one. A side of a delta
-    join must have a lookup source. ``select=`` must not compute in a windowed table that another
-    join of windows reads, or whose windows are emitted once closed.
+    Also for ``emit="batch"`` of a node without current rows, and of a table's changes as records.
+    Also if only some inputs of a stage share a log, or if inputs that wait for each other
+    (``align=``) share one. A side of a delta join must have a lookup source. ``select=`` must not
+    compute in a windowed table that another join of windows reads, or whose windows are emitted
+    once closed.
     """
     for node in nodes:
         if isinstance(node, Source) and node.stream:
@@ -97,6 +98,11 @@ def plan_of(
     for node in nodes:
         refuse_random_state(node)
     resting = [_materialize_union(*split_result_views(node), emit) for node in nodes]
+    if emit == "batch":
+        for node, (computed, _) in zip(nodes, resting, strict=True):
+            # The stage would leave out changes, and each of them is a record of the stream.
+            if node.stream and not computed.stream:
+                chains.refuse_batch(node)
     readers = count_readers([node for node, _ in resting])
     planner = _Planner(arrival or Arrival.of(*nodes), buckets, readers)
     # Larger nodes come first. So a node that another one reads is planned by its reader, which

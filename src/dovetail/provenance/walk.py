@@ -448,11 +448,20 @@ class Walk(StreamResults):
     def _(self, node: Union, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of a union of tables: by the row of the one table that has the key. If no
         table is known to have it, the presence is ``"unknown"`` if one of the tables does not tell,
-        else ``"none"``. ``key``: a value for each key column of ``node``, by name, in order.
-        ``stages``: those that compute it.
+        else ``"none"``. A record of a union of streams is named without inputs if several of the
+        streams can have had it. ``key``: a value for each key column of ``node``, by name, in
+        order; of a record also its other known columns. ``stages``: those that compute it.
         """
         parts = [self._explain_input(part, key, stages) for part in node.parts]
         present = [part for part in parts if part.presence == "row"]
+        if node.stream and present and sum(part.presence != "none" for part in parts) > 1:
+            shown = {name: key[name] for name in node.key.names if name in key}
+            values = {name: key[name] for name in node.values.names if name in key}
+            names = ", ".join(part.name for part in node.parts)
+            reason = f"the state does not tell which of {names} had the record"
+            return explanation_of(
+                node, shown, "row", values=values, time=present[0].time, reason=reason
+            )
         if present:
             (part,) = present
             return explanation_of(
