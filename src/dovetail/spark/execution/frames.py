@@ -466,7 +466,7 @@ def packing_function(
                 rows = batch
                 if passing_index is not None:
                     rows, passing = pop_passing(rows, passing_index)
-                    others.append(passing.rename_columns(PACKED.names))
+                    others.append(passing.rename_columns(PACKED.names).cast(PACKED))
                 yield rows
 
         with locate_errors(title, lambda _: f"input partition {task.partition()}"):

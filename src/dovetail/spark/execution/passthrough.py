@@ -52,7 +52,7 @@ def let_rows_pass(
             """
             for batch in batches:
                 mine = pc.equal(batch.column("reader"), stage_number)
-                others.append(batch.filter(pc.invert(mine)))
+                others.append(batch.filter(pc.invert(mine)).cast(PACKED))
                 yield batch.filter(mine)
 
         for output_batch in function(stage_rows()):
