@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -366,6 +366,8 @@ def merge(
     )
     pairs = [(F.col(quoted(name)), F.col(source_names[name])) for name in key]
     same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
+    if nulls:
+        same.append(~F.col(CHANGE) | is_there(list(columns)))
     assigned = {quoted(name): F.col(source_name) for name, source_name in source_names.items()}
     (
         source.mergeInto(table, reduce(and_, [*same, *where]))
@@ -377,6 +379,16 @@ def merge(
         .insert(assigned)
         .merge()
     )
+
+
+def is_there(columns: Sequence[str]) -> Column:
+    """Return a condition of a MERGE with null keys: one of these columns of the table is not null.
+
+    Rows of the source that are neither matched nor inserted must require it. For Delta joins a row
+    without a match with nulls, which then equal the nulls of its key. Such a row would be matched,
+    and fail the MERGE. A row of the table that has only nulls is not found either.
+    """
+    return reduce(or_, [F.col(quoted(name)).isNotNull() for name in columns])
 
 
 def internal_names(keys: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
