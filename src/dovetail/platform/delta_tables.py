@@ -201,13 +201,6 @@ def location(session: SparkSession, table: str) -> str:
     return str(details(session, table)["location"])
 
 
-def partition_columns(session: SparkSession, table: str) -> list[str]:
-    """Return the names of the columns that partition a Delta table's files, in order; empty for
-    none. ``table``: its name in SQL; Spark raises an error if it does not exist.
-    """
-    return list(details(session, table)["partitionColumns"])
-
-
 def local_path(location: str) -> str | None:
     """Return the path on this machine's disks of a location with the scheme ``file`` and without a
     host, None for any other. ``location``: as Delta writes it (``location``), a URI in which no
