@@ -336,6 +336,7 @@ def merge(
     gone: Column,
     where: Sequence[Column] = (),
     nulls: bool = True,
+    filled: bool = False,
 ) -> None:
     """Merge changes into a Delta table in one MERGE: each row replaces the table's row of its key,
     or deletes it if ``gone``. Rows of keys that the table lacks are inserted, unless they are
@@ -350,6 +351,9 @@ def merge(
     They name the table's columns without a prefix, and no columns of ``changes``. ``nulls``: True
     if a null in a key equals a null. Otherwise it equals nothing, so a row with one is inserted
     anew, or left out if ``gone``.
+
+    ``filled``: True if no row of the table has only nulls in these columns. A null key that is
+    ``gone`` may then be one that the table lacks; else it must be in the table (``is_there``).
     """
     columns = {**key, **values}
     # The names are reserved, so no column of the table is mistaken for one of the source.
@@ -359,7 +363,7 @@ def merge(
     )
     pairs = [(F.col(quoted(name)), F.col(source_names[name])) for name in key]
     same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
-    if nulls:
+    if nulls and filled:
         same.append(~F.col(CHANGE) | is_there(list(columns)))
     assigned = {quoted(name): F.col(source_name) for name, source_name in source_names.items()}
     (
