@@ -213,9 +213,9 @@ def _row_actions(
     every: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
 ) -> DataFrame:
     """Return the actions on rows of the table, one for each row that is not to stay as it is. A row
-    is found by its key and ``_valid_from``. The result has in ``_change`` one of ``insert``,
-    ``update``, ``end anew`` and ``drop``, and all columns of the table under the internal names
-    ``internal_names``. They have the row as it is to be. ``end anew`` is of a row that gets another
+    is found by its key and ``_valid_from``. The result has all columns of the table under
+    ``internal_names``, their internal names, with the row as it is to be. ``_change`` is one of
+    ``insert``, ``update``, ``end anew`` and ``drop``. ``end anew`` is of a row that gets another
     end alone. For ``drop`` only key and ``_valid_from`` count.
 
     ``every``: the new points and the stored ones of their keys, in the columns of ``_new_points``

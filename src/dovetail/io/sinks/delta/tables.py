@@ -201,10 +201,9 @@ def column_mapping(session: SparkSession, table: str) -> str | None:
 
 
 def folder_name_bytes_max(details: Row) -> int | None:
-    """Return the most bytes that the name of a partition's folder may have, where a file system of
-    this kind is known to have such a limit: 255 on disks and in HDFS. None for other places, such
-    as an object store, and for a table whose folders have random names. ``details``: Delta's
-    details of the table.
+    """Return the most bytes that the name of a partition's folder may have: 255 on disks and in
+    HDFS. Return None where no such limit is known, as in an object store, and for a table whose
+    folders have random names. ``details``: Delta's details of the table.
     """
     properties = details["properties"]
     random = properties.get(_RANDOM_FOLDERS, "").lower() == "true"
