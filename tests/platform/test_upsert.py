@@ -110,6 +110,17 @@ def test_rows_are_replaced_by_their_keys(own_session: SparkSession, tmp_path: Pa
     assert stored(delta_tables.read(own_session, table)) == sorted(left, key=repr)
 
 
+def test_a_row_that_has_only_nulls_is_deleted_by_a_merge(
+    own_session: SparkSession, tmp_path: Path
+) -> None:
+    """As an aggregate over snapshots may have one, of the null group."""
+    table = delta_tables.sql_name(str(tmp_path / "table"))
+    schema = made(own_session, table, "k int, v int", **{delta_tables.FEED: "true"})
+    put(own_session, table, [(None, None, False), (1, 1, False)], schema)
+    put(own_session, table, [(None, None, True), (1, 2, False)], schema)
+    assert stored(delta_tables.read(own_session, table)) == [(1, 2)]
+
+
 @pytest.mark.slow
 def test_a_table_with_a_change_feed_tells_updates(
     own_session: SparkSession, tmp_path: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -201,13 +201,6 @@ def location(session: SparkSession, table: str) -> str:
     return str(details(session, table)["location"])
 
 
-def partition_columns(session: SparkSession, table: str) -> list[str]:
-    """Return the names of the columns that partition a Delta table's files, in order; empty for
-    none. ``table``: its name in SQL; Spark raises an error if it does not exist.
-    """
-    return list(details(session, table)["partitionColumns"])
-
-
 def local_path(location: str) -> str | None:
     """Return the path on this machine's disks of a location with the scheme ``file`` and without a
     host, None for any other. ``location``: as Delta writes it (``location``), a URI in which no
@@ -343,6 +336,7 @@ def merge(
     gone: Column,
     where: Sequence[Column] = (),
     nulls: bool = True,
+    filled: bool = False,
 ) -> None:
     """Merge changes into a Delta table in one MERGE: each row replaces the table's row of its key,
     or deletes it if ``gone``. Rows of keys that the table lacks are inserted, unless they are
@@ -357,6 +351,9 @@ def merge(
     They name the table's columns without a prefix, and no columns of ``changes``. ``nulls``: True
     if a null in a key equals a null. Otherwise it equals nothing, so a row with one is inserted
     anew, or left out if ``gone``.
+
+    ``filled``: True if no row of the table has only nulls in these columns. A null key that is
+    ``gone`` may then be one that the table lacks; else it must be in the table (``is_there``).
     """
     columns = {**key, **values}
     # The names are reserved, so no column of the table is mistaken for one of the source.
@@ -366,6 +363,8 @@ def merge(
     )
     pairs = [(F.col(quoted(name)), F.col(source_names[name])) for name in key]
     same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
+    if nulls and filled:
+        same.append(~F.col(CHANGE) | is_there(list(columns)))
     assigned = {quoted(name): F.col(source_name) for name, source_name in source_names.items()}
     (
         source.mergeInto(table, reduce(and_, [*same, *where]))
@@ -377,6 +376,16 @@ def merge(
         .insert(assigned)
         .merge()
     )
+
+
+def is_there(columns: Sequence[str]) -> Column:
+    """Return a condition of a MERGE with null keys: one of these columns of the table is not null.
+
+    Rows of the source that are neither matched nor inserted must require it. For Delta joins a row
+    without a match with nulls, which then equal the nulls of its key. Such a row would be matched,
+    and fail the MERGE. A row of the table that has only nulls is not found either.
+    """
+    return reduce(or_, [F.col(quoted(name)).isNotNull() for name in columns])
 
 
 def internal_names(keys: Sequence[str], columns: Sequence[str]) -> dict[str, str]:

@@ -120,6 +120,7 @@ def upsert(
     keys: Sequence[str],
     *,
     nulls: bool,
+    filled: bool = False,
     details: Row | Mapping[str, Any] | None = None,
 ) -> None:
     """Put rows of a Delta table in place of those of the same keys, in one commit. The session's
@@ -133,8 +134,8 @@ def upsert(
     of ``rows``: the table's columns and ``_deleted``. ``_deleted`` is true if the table's row of
     this key goes; a key that the table lacks is then left out. All types are plain (``is_plain``),
     keys are no floats. ``keys``: the key columns. ``nulls``: True if keys may have nulls in them; a
-    null equals a null. ``details``: the result of ``delta_tables.details`` if just read, None to
-    read it here.
+    null equals a null. ``filled``: that of ``delta_tables.merge``. ``details``: the result of
+    ``delta_tables.details`` if just read, None to read it here.
     """
     columns = [name for name in schema.names if name != DELETED]
     where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
@@ -156,6 +157,7 @@ def upsert(
             gone=F.col(DELETED),
             where=[F.expr(where)] if short else [],
             nulls=nulls,
+            filled=filled,
         )
 
 

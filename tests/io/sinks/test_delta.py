@@ -21,11 +21,13 @@ from bench.records import Record
 from parquet_rows import add_file
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 import dovetail as dt
 from dovetail.base.columns import quoted
 from dovetail.io.sinks.delta import merge as delta_merge
 from dovetail.io.sinks.delta import sink as delta
+from dovetail.io.sinks.delta import tombstones
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import cloned_session
 
@@ -175,6 +177,31 @@ def test_rows_whose_keys_have_nulls_are_merged(
         ("j", None, "b", "2"),
         (None, "x", None, "3"),
     ]
+
+
+@pytest.mark.parametrize("marks", [False, True])
+def test_a_delete_of_a_null_key_that_the_table_lacks_does_nothing(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marks: bool
+) -> None:
+    """Delta would take the nulls that stand for no row of the table for those of the key."""
+    monkeypatch.setattr(delta_upsert, "ROWS_MAX", 0)
+    own = cloned_session(delta_spark)
+    delta_tables.tune(own)
+    path = str(tmp_path / "table")
+    table = delta_tables.sql_name(path)
+    columns = "k string, v long, _timestamp timestamp"
+    schema = StructType.fromDDL(columns + (", _deleted boolean" if marks else ""))
+    delta_rows.create(path, schema)
+    stored = [("a", 1, "upsert"), ("b", 2, "upsert")]
+    for changes in (stored, [(None, None, "delete"), ("a", 3, "upsert")]):
+        rows = [(key, value, START, change, at) for at, (key, value, change) in enumerate(changes)]
+        frame = delta_rows.frame(delta_spark, rows, f"{columns}, _change string, _position long")
+        if marks:
+            tombstones.mark_changes(own, frame, table, schema, ["k"], nulls=True)
+        else:
+            delta_merge.merge_changes(own, frame, table, ["k"], nulls=True)
+    found = sorted((row["k"], row["v"]) for row in delta_rows.read(path).to_pylist())
+    assert found == [("a", 3), ("b", 2)]
 
 
 def test_a_session_without_delta_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

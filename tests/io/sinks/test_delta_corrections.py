@@ -5,8 +5,8 @@ ordered and cut, and whatever is killed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 from bench.parameters import slow_after
 from delta_changes import Change, Place, Rows, changelog, versions
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import dovetail as dt
@@ -25,7 +25,7 @@ from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.io.sinks.delta import corrections, tables
 from dovetail.io.sinks.delta.versions import VERSION_FIELDS
-from dovetail.platform import delta_tables, delta_upsert
+from dovetail.platform import delta_tables, delta_upsert, sessions
 from dovetail.platform.sessions import cloned_session
 
 
@@ -111,6 +111,39 @@ def test_versions_lie_where_their_times_are_however_changes_come(
     frame = changelog(delta_spark, changes, 0, declared)
     whole = corrections.corrected_versions(frame, schema, [key])
     assert versions(whole.toArrow(), key) == model(changes)
+
+
+def test_a_value_that_another_writer_changes_meanwhile_stays_changed(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = cloned_session(delta_spark)
+    delta_tables.tune(own)
+    schema = StructType([*StructType.fromDDL("id string, v long"), *VERSION_FIELDS])
+    path = tmp_path / "table"
+    table = delta_tables.sql_name(str(path))
+    delta_rows.create(path, schema)
+
+    def merge(first: int, *changes: Change) -> None:
+        frame = changelog(delta_spark, changes, first, "id string, v long")
+        corrections.merge_corrections(own, frame, table, schema, ["id"], nulls=False)
+
+    merge(0, Change("a", 1, 10), Change("a", 5, 15))
+
+    @contextmanager
+    def stored_frame(rows: DataFrame) -> Iterator[DataFrame]:
+        """Store rows, and change the table once the actions on it are known."""
+        with sessions.stored_frame(rows) as stored_rows:
+            if "_position" not in rows.columns:
+                delta_spark.sql(f"UPDATE {table} SET v = NULL WHERE v = 10")
+            yield stored_rows
+
+    monkeypatch.setattr(corrections, "stored_frame", stored_frame)
+    merge(2, Change("a", 3, 13))
+    assert versions(delta_rows.read(path)) == [
+        ("a", 13, 3, 5),
+        ("a", 15, 5, None),
+        ("a", None, 1, 3),
+    ]
 
 
 def written(

@@ -131,6 +131,37 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     assert versions(whole.toArrow(), key) == model(changes, tracks=tracks)
 
 
+def test_a_version_that_another_writer_deletes_meanwhile_does_not_come_back(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = cloned_session(delta_spark)
+    delta_tables.tune(own)
+    schema = StructType([*StructType.fromDDL("id string, v long"), *delta_history.VERSION_FIELDS])
+    path = tmp_path / "table"
+    table = delta_tables.sql_name(str(path))
+    delta_rows.create(path, schema)
+
+    def merge(first: int, *changes: Change) -> None:
+        frame = changelog(delta_spark, changes, first, "id string, v long")
+        delta_history.merge_versions(own, frame, table, schema, ["id"], nulls=False)
+
+    merge(0, Change("a", 1, 10), Change("b", 1, 20))
+    replace = delta_tables.replace
+
+    def replace_late(*arguments: Any) -> None:
+        delta_spark.sql(f"DELETE FROM {table} WHERE id = 'a'")
+        replace(*arguments)
+
+    monkeypatch.setattr(delta_tables, "replace", replace_late)
+    merge(2, Change("a", 2, 11), Change("b", 2, 21))
+    assert delta_rows.operations(path)[-2] == "DELETE"
+    assert versions(delta_rows.read(path)) == [
+        ("a", 11, 2, None),
+        ("b", 20, 1, 2),
+        ("b", 21, 2, None),
+    ]
+
+
 @pytest.fixture
 def place(delta_spark: SparkSession, tmp_path: Path) -> Place:
     made = Place(delta_spark, tmp_path)

@@ -7,6 +7,7 @@ import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import unquote
 
 import delta_rows
@@ -20,7 +21,8 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail.io.sinks.delta import merge as delta_merge
 from dovetail.io.sinks.delta import tables
-from dovetail.io.sinks.delta.columns import fail_on_empty_partitions
+from dovetail.io.sinks.delta.batch import DeltaMerger
+from dovetail.io.sinks.delta.columns import fail_on_unfit_partitions
 from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.io.sinks.ownership import refuse_taken
 from dovetail.platform import delta_tables, delta_upsert
@@ -290,11 +292,60 @@ def test_a_delete_that_is_stored_is_refused_for_a_text_that_delta_reads_as_null(
     place: Place,
 ) -> None:
     changes = place.spark.createDataFrame([("", "delete")], "v string, _change string")
-    merged = fail_on_empty_partitions("to_delta('t')", changes, ["V"], deletes=False)
+    merged = fail_on_unfit_partitions("to_delta('t')", changes, ["V"], deletes=False)
     assert merged.collect() == [("", "delete")]
-    stored = fail_on_empty_partitions("to_delta('t')", changes, ["V"], deletes=True)
-    with pytest.raises(PySparkException, match="a row has an empty text in column 'v', by which"):
-        stored.collect()
+    stored = fail_on_unfit_partitions("to_delta('t')", changes, ["V"], deletes=True)
+    merger = DeltaMerger(
+        *(Mock(title="to_delta('t')"), Mock(), ["v"]),
+        nulls=False,
+        history=True,
+        track=(),
+        marks=False,
+        corrects=True,
+        compact_every=None,
+    )
+    merger._partition_columns = ["v"]
+    for rows in (stored, merger._refuse_unfit_partitions(changes)):
+        with pytest.raises(PySparkException, match="has an empty text in column 'v', by which"):
+            rows.collect()
+
+
+def test_a_value_in_whose_place_another_one_would_be_stored_is_refused(place: Place) -> None:
+    spark, table = place.spark, f"delta.`{place.target}`"
+    for value, shown in {
+        "repeat('x', 254)": "a text that is too long",
+        "repeat('/', 85)": "a text that is too long",
+        "repeat('\N{SNOWMAN}', 85)": "a text that is too long",
+        "concat('a', char(0))": "a text with a NUL character",
+        "cast(X'ff' AS string)": "a text that is no UTF-8",
+        "timestamp_micros(-62135596800000001)": "a time before the year 1",
+    }.items():
+        changes = spark.sql(f"SELECT {value} AS v, 'upsert' AS _change")
+        refused = fail_on_unfit_partitions("s", changes, ["v"], deletes=False, name_bytes_max=255)
+        with pytest.raises(PySparkException, match=f"s: a row has {shown} in column 'v', by which"):
+            refused.collect()
+    fits = spark.sql(
+        "SELECT 1 AS id, explode(array(repeat('x', 253), concat('/', repeat('x', 250)))) AS v,"
+        " 'upsert' AS _change"
+    )
+    fits = fail_on_unfit_partitions("s", fits, ["v"], deletes=False, name_bytes_max=255)
+    delta_tables.create(fits.drop("_change"), table, {}, replace=False, partition_by=["v"])
+    assert place.stored("v") == [("/" + "x" * 250,), ("x" * 253,)]
+
+
+def test_a_text_that_is_too_long_for_a_folders_name(place: Place) -> None:
+    """With column mapping, folders have random names."""
+    place.come([(3, "x" * 254)])
+    with pytest.raises(StreamingQueryException, match="has a text that is too long in column 'v'"):
+        place.run(partition_by="v")
+    shutil.rmtree(place.target)
+    place.spark.sql(
+        f"CREATE TABLE delta.`{place.target}` (id long, v string, _timestamp timestamp) USING delta"
+        " PARTITIONED BY (v) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    )
+    place.run("another")
+    rows = place.spark.read.format("delta").load(str(place.target)).select("id", "v").collect()
+    assert sorted(rows) == [*OWN, (3, "x" * 254)]
 
 
 @pytest.mark.parametrize("name", ["v", "a-b", "a.b-c", "select", "ä`b"])

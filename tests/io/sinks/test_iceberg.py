@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail.iceberg import replacement
 from dovetail.iceberg.catalogs import TableAddress
+from dovetail.io.sinks.iceberg.columns import refuse_far_times
 from dovetail.io.sinks.iceberg.tables import IcebergTarget
 from dovetail.plan.types.arrow import spark_schema
 
@@ -345,6 +346,37 @@ def test_a_null_in_a_column_that_requires_values_is_refused(query: Query) -> Non
     nulls = query.changes().with_columns(v=F.expr("nullif(v, v)"))
     with pytest.raises(StreamingQueryException, match="requires values in column 'v', and rows"):
         query.run(nulls, checkpoint="other", existing="adopt")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([None, -719_163], pa.date32()),
+        pa.array([None, 253_402_300_800_000_000], TIME),
+        pa.array([[0], None, [0, -62_135_596_800_000_001]], pa.list_(pa.timestamp("us"))),
+        pa.array([{"a": 2_932_897}], pa.struct([("a", pa.date32())])),
+        pa.array([[("a", 2_932_897)]], pa.map_(pa.string(), pa.date32())),
+    ],
+)
+def test_a_time_that_pyiceberg_does_not_write_is_refused(values: pa.Array) -> None:
+    rows = pa.table({"n": pa.nulls(len(values), TIME), "v": values})
+    with pytest.raises(dt.errors.DataError, match="value of column 'v' outside the years 1 to 99"):
+        refuse_far_times("to_iceberg('t')", rows)
+    refuse_far_times("to_iceberg('t')", rows.slice(0, 0))
+    ends = [datetime(1, 1, 1, tzinfo=timezone.utc), datetime.max.replace(tzinfo=timezone.utc)]
+    days = pa.array([time.date() for time in ends], pa.date32())
+    refuse_far_times("to_iceberg('t')", pa.table({"v": pa.array(ends, TIME), "d": days}))
+
+
+def test_values_that_cannot_be_written_fail_the_query(query: Query) -> None:
+    query.add()
+    long = query.changes().with_columns(w=F.repeat("op", 256))
+    with pytest.raises(StreamingQueryException, match="has a text that is too long for a folder"):
+        query.run(long, partition_by="w")
+    iceberg.opened(query.catalog).drop_table(NAME)
+    far = query.changes().with_columns(w=F.make_date(F.lit(10_000), F.lit(1), F.lit(1)))
+    with pytest.raises(StreamingQueryException, match="value of column 'w' outside the years 1 to"):
+        query.run(far, checkpoint="far")
 
 
 def test_partitions_by_floats_are_refused(query: Query) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.io.sinks.delta import corrections, merge, tables, tombstones, versions
-from dovetail.io.sinks.delta.columns import fail_on_empty_partitions, refuse_repeated_hours
+from dovetail.io.sinks.delta.columns import fail_on_unfit_partitions, refuse_repeated_hours
 from dovetail.io.sinks.delta.conflicts import translate_conflicts
 from dovetail.io.sinks.delta.rewrite import Rewriter
 from dovetail.io.sinks.delta.tables import DeltaTarget
@@ -92,6 +92,8 @@ class DeltaMerger:
     """True once this start of the query has taken the table."""
     _partition_columns: Sequence[str] = field(default=(), init=False)
     """The columns by which the table is laid out, once the query has taken it."""
+    _name_bytes_max: int | None = field(default=None, init=False)
+    """The most bytes of a folder's name in the table; None for no limit."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Merge micro-batch ``batch_id`` into the table, in one commit, or none without changes.
@@ -125,7 +127,9 @@ class DeltaMerger:
                 relation = target.relation(session, query, begun=batch_id > 0)
                 if relation == "replaced":
                     self._partition_columns = target.partition_by
-                    batch = self._refuse_empty_partitions(batch)
+                    details = delta_tables.details(session, table)
+                    self._name_bytes_max = tables.folder_name_bytes_max(details)
+                    batch = self._refuse_unfit_partitions(batch)
                     with (
                         delta_upsert.settings_for_many_rows(session),
                         delta_tables.temporary_settings(session, settings),
@@ -135,10 +139,12 @@ class DeltaMerger:
                     return
                 target.claim(session, query, relation, begun=batch_id > 0)
                 self._taken = True
-                self._partition_columns = delta_tables.partition_columns(session, table)
+                details = delta_tables.details(session, table)
+                self._partition_columns = list(details["partitionColumns"])
+                self._name_bytes_max = tables.folder_name_bytes_max(details)
                 zone = str(session.conf.get("spark.sql.session.timeZone"))
                 refuse_repeated_hours(target.title, zone, target.schema, self._partition_columns)
-            batch = self._refuse_empty_partitions(batch)
+            batch = self._refuse_unfit_partitions(batch)
 
             with delta_tables.temporary_settings(session, settings):
                 self._merge(session, batch, query)
@@ -154,13 +160,17 @@ class DeltaMerger:
                 tables.clean_log(session, delta_tables.location(session, table))
             tables.read_log_ahead(session, table)
 
-    def _refuse_empty_partitions(self, batch: DataFrame) -> DataFrame:
-        """Return the changes of a micro-batch such that the query fails at some upserts: those with
-        an empty text, or ``__HIVE_DEFAULT_PARTITION__``, in a partition column. Delta would store
-        null there. Deletes pass, and rows and their order stay.
+    def _refuse_unfit_partitions(self, batch: DataFrame) -> DataFrame:
+        """Return the changes of a micro-batch such that the query fails at texts in a partition
+        column that Delta cannot store (``fail_on_unfit_partitions``). Deletes pass, unless they
+        are stored, and rows and their order stay.
         """
-        return fail_on_empty_partitions(
-            self.target.title, batch, self._partition_columns, deletes=False
+        return fail_on_unfit_partitions(
+            self.target.title,
+            batch,
+            self._partition_columns,
+            deletes=self.corrects,  # a delete that ends no version is a row
+            name_bytes_max=self._name_bytes_max,
         )
 
     def _merge(self, session: SparkSession, batch: DataFrame, query: str) -> None:
@@ -250,15 +260,23 @@ class DeltaAppender:
     """The path of the table."""
     partition_columns: Sequence[str]
     """The columns that partition the table; empty for none."""
+    name_bytes_max: int | None
+    """The most bytes of a folder's name in the table; None for no limit."""
     owner: Owner
     """The query that writes, by its checkpoint."""
 
-    def refuse_empty_partitions(self, changes: DataFrame) -> DataFrame:
-        """Return the changes such that the query fails at those with an empty text, or
-        ``__HIVE_DEFAULT_PARTITION__``, in a partition column. Delta would store null there. Deletes
-        are rows of the table, so they fail, too. Rows and their order stay.
+    def refuse_unfit_partitions(self, changes: DataFrame) -> DataFrame:
+        """Return the changes such that the query fails at texts in a partition column that Delta
+        cannot store (``fail_on_unfit_partitions``). Deletes are rows of the table, so they fail,
+        too. Rows and their order stay.
         """
-        return fail_on_empty_partitions(self.title, changes, self.partition_columns, deletes=True)
+        return fail_on_unfit_partitions(
+            self.title,
+            changes,
+            self.partition_columns,
+            deletes=True,
+            name_bytes_max=self.name_bytes_max,
+        )
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Append the rows of micro-batch ``batch_id``, with all their columns, in one commit.
@@ -271,5 +289,5 @@ class DeltaAppender:
         query = self.owner.query_id(batch.sparkSession)
         write_once = {"txnAppId": query, "txnVersion": str(batch_id)}
         with translate_conflicts(self.title):
-            rows = self.refuse_empty_partitions(batch)
+            rows = self.refuse_unfit_partitions(batch)
             rows.write.format("delta").mode("append").options(**write_once).save(self.location)

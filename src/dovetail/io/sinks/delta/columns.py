@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -42,6 +42,8 @@ _NULL_TEXTS = {
     "__HIVE_DEFAULT_PARTITION__": "the text '__HIVE_DEFAULT_PARTITION__'",
 }
 """The texts for which Delta stores null in a partition column, and their descriptions."""
+_ESCAPED_IN_FOLDERS = r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]"
+"""A pattern of the characters that Spark writes as ``%00`` in the name of a partition's folder."""
 _STEADY_ZONE = re.compile(
     r"Z|(Etc/)?(GMT|UCT|UT|UTC|Zulu|Greenwich)|(Etc/)?(GMT|UT|UTC)?[+-]\d{1,2}(:\d\d){0,2}"
 )
@@ -101,36 +103,69 @@ def refuse_repeated_hours(
             )
 
 
-def fail_on_empty_partitions(
-    title: str, changes: DataFrame, partition_columns: Sequence[str], *, deletes: bool
+def fail_on_unfit_partitions(
+    title: str,
+    changes: DataFrame,
+    partition_columns: Sequence[str],
+    *,
+    deletes: bool,
+    name_bytes_max: int | None = None,
 ) -> DataFrame:
-    """Return the changes such that the query fails at an upsert with an empty text, or the text
-    ``__HIVE_DEFAULT_PARTITION__``, in a partition column. Delta stores null in its place, so a row
-    with such a key would never be found. Deletes pass unless ``deletes``.
+    """Return the changes such that the query fails at an upsert with a value in a partition column
+    in whose place Delta stores another one: an empty text, ``__HIVE_DEFAULT_PARTITION__``, a text
+    that is no UTF-8, or a timestamp before the year 1. A row with such a key would never be found.
+    With ``name_bytes_max`` it also fails at a text of which no folder can be named. Deletes pass
+    unless ``deletes``.
 
     ``changes``: a changelog, whose ``_change`` is ``upsert`` or ``delete``. ``title``: the sink's
     name in errors. ``partition_columns``: the columns that partition the table; their case does not
-    count. ``deletes``: True if the table stores deletes as rows. All rows and their order stay.
+    count. ``deletes``: True if the table stores deletes as rows. ``name_bytes_max``: the most bytes
+    of a folder's name; None if values are in no such name. All rows and their order stay.
     """
     partitions = {name.lower() for name in partition_columns}
     for field in changes.schema:
-        if field.name.lower() not in partitions or not isinstance(field.dataType, StringType):
+        if field.name.lower() not in partitions:
             continue
-        name = field.name
-        column = checked = F.col(quoted(name))
-        for text, shown in _NULL_TEXTS.items():
+        name, column = field.name, F.col(quoted(field.name))
+        checked = column
+        for unfit, shown, reason in _unfit_values(field, name_bytes_max):
             problem = (
                 f"{title}: a row has {shown} in column {name!r}, by which the table is laid out, "
-                "and Delta stores null in its place. Put another text there by with_columns(), or "
-                "lay the table out by other columns."
+                f"and {reason}. Put another value there by with_columns(), or lay the table out by "
+                "other columns."
             )
-            refused = F.raise_error(F.lit(problem)).cast("string")
-            is_null_text = column == text
-            if not deletes:
-                is_null_text &= F.col(CHANGE) == UPSERT
-            checked = F.when(is_null_text, refused).otherwise(checked)
+            refused = F.raise_error(F.lit(problem)).cast(field.dataType)
+            is_unfit = unfit if deletes else unfit & (F.col(CHANGE) == UPSERT)
+            checked = F.when(is_unfit, refused).otherwise(checked)
         changes = changes.withColumn(name, checked)
     return changes
+
+
+def _unfit_values(
+    field: StructField, name_bytes_max: int | None
+) -> Iterator[tuple[Column, str, str]]:
+    """Yield a condition on the partition column ``field`` for each kind of values that Delta cannot
+    store there; such values in words; and what becomes of them. ``name_bytes_max``: the most bytes
+    of a folder's name, None if values are in no such name.
+    """
+    name, column = field.name, F.col(quoted(field.name))
+    if isinstance(field.dataType, TimestampType):
+        # Delta writes the year of the session's zone without its era.
+        yield F.year(column) < 1, "a time before the year 1", "Delta stores another in its place"
+    if not isinstance(field.dataType, StringType):
+        return
+    for text, shown in _NULL_TEXTS.items():
+        yield column == text, shown, "Delta stores null in its place"
+    yield ~F.is_valid_utf8(column), "a text that is no UTF-8", "Delta stores another in its place"
+    if name_bytes_max is not None:
+        yield column.contains("\0"), "a text with a NUL character", "no folder has it in its name"
+        prefix = len(re.sub(_ESCAPED_IN_FOLDERS, "%00", name).encode()) + len("=")
+        escaped = F.octet_length(F.regexp_replace(column, _ESCAPED_IN_FOLDERS, "%00"))
+        yield (
+            escaped + prefix > name_bytes_max,
+            "a text that is too long",
+            f"a folder's name, {name}= and the text, has at most {name_bytes_max} bytes",
+        )
 
 
 def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:

@@ -43,8 +43,8 @@ from dovetail.io.sinks.delta.versions import (
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import frame_in_session, stored_frame
 
-_INSERT, _UPDATE, _DROP = "insert", "update", "drop"
-"""The actions on a row of the table."""
+_INSERT, _UPDATE, _END_ANEW, _DROP = "insert", "update", "end anew", "drop"
+"""The actions on a row of the table: ``_END_ANEW`` gives it another end."""
 _END, _BEGIN, _NEW = 0, 1, 2
 """The ranks of a point at one time: the end of a stored row, the begin of one, a new change."""
 
@@ -142,6 +142,8 @@ def _merge(
             actions.mergeInto(table, reduce(and_, [same, begun, *touched]))
             .whenMatched(F.col(CHANGE) == _DROP)
             .delete()
+            .whenMatched(F.col(CHANGE) == _END_ANEW)  # another writer may have changed values
+            .update({name: F.col(internal_names[name]) for name in (VALID_TO, CURRENT)})
             .whenMatched()
             .update({quoted(n): F.col(at) for n, at in internal_names.items() if n not in keys})
             .whenNotMatched(F.col(CHANGE) == _INSERT)
@@ -211,10 +213,10 @@ def _row_actions(
     every: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
 ) -> DataFrame:
     """Return the actions on rows of the table, one for each row that is not to stay as it is. A row
-    is found by its key and ``_valid_from``. The result has in ``_change`` one of ``insert``,
-    ``update`` and ``drop``, and all columns of the table under the internal names
-    ``internal_names``. They have the row as it is to be; for ``drop`` only key and ``_valid_from``
-    count.
+    is found by its key and ``_valid_from``. The result has all columns of the table under
+    ``internal_names``, their internal names, with the row as it is to be. ``_change`` is one of
+    ``insert``, ``update``, ``end anew`` and ``drop``. ``end anew`` is of a row that gets another
+    end alone. For ``drop`` only key and ``_valid_from`` count.
 
     ``every``: the new points and the stored ones of their keys, in the columns of ``_new_points``
     and ``_stored_points``. The stored ones must be complete from the time of the first new point
@@ -237,10 +239,10 @@ def _row_actions(
     follows_upsert = F.coalesce(F.lag(is_upsert).over(ordered), F.lit(False))
     end = F.when(is_upsert, F.lead(TIMESTAMP).over(ordered)).otherwise(F.col(TIMESTAMP))
     rows = points.select("*", end.alias("end"), (is_upsert | ~follows_upsert).alias("stays"))
-    differs = (F.col("rank") == _NEW) | ~F.col("until").eqNullSafe(F.col("end"))
     action = (
         F.when(F.col("stays") & ~F.col("has_row"), _INSERT)
-        .when(F.col("stays") & differs, _UPDATE)
+        .when(F.col("stays") & (F.col("rank") == _NEW), _UPDATE)
+        .when(F.col("stays") & ~F.col("until").eqNullSafe(F.col("end")), _END_ANEW)
         .when(~F.col("stays") & F.col("has_row"), _DROP)
     )
     version_columns = {

@@ -77,7 +77,7 @@ def merge_changes(
                 """
                 details = None if read_details is None else read_details()
                 delta_upsert.upsert(
-                    session, table, rows, schema, keys, nulls=nulls, details=details
+                    session, table, rows, schema, keys, nulls=nulls, filled=True, details=details
                 )
 
             commit_with_retry(None, put_rows)
@@ -112,6 +112,7 @@ def _merge_many(
                 gone=F.col(DELETED),
                 where=skipping,
                 nulls=nulls,
+                filled=True,  # by _timestamp
             )
 
 

@@ -129,7 +129,7 @@ class DeltaSink:
         with convert_spark_errors(self.title, *_UNUSABLE_TABLE):
             target = self._prepare_writer(changes.sparkSession, changes.schema, node, checkpoint)
             if isinstance(target, DeltaAppender):
-                changes = target.refuse_empty_partitions(changes)
+                changes = target.refuse_unfit_partitions(changes)
                 appended = changes.writeStream.format("delta").outputMode("append")
                 return appended.option("path", target.location)
             return batch_writer(changes, target.write)
@@ -180,12 +180,13 @@ class DeltaSink:
         query, begun = query_of_checkpoint(session, checkpoint)
         if not node.current:
             target.prepare_appending(session)
-            location = delta_tables.location(session, table)
-            partition_columns = delta_tables.partition_columns(session, table)
+            details = delta_tables.details(session, table)
+            location, partition_columns = details["location"], list(details["partitionColumns"])
             refuse_repeated_hours(self.title, zone, schema, partition_columns)
             if query is not None:
                 tables.refuse_older_checkpoint(session, self.title, table, query, checkpoint)
-            return DeltaAppender(self.title, location, partition_columns, owner)
+            name_bytes_max = tables.folder_name_bytes_max(details)
+            return DeltaAppender(self.title, location, partition_columns, name_bytes_max, owner)
         target.prepare(session, query, begun)
         if query is not None and self.history:
             application = history_application(query)
@@ -302,7 +303,7 @@ def to_delta(
     partition_by : str or list of str, optional
         The columns that partition a new table. By default it has no partitions. An empty
         text or ``__HIVE_DEFAULT_PARTITION__`` in one of them fails the query, because Delta
-        stores null for it.
+        stores null for it. So does a text that is too long for a folder's name.
     evolve : bool, default False
         True to add columns of the query that the table lacks, null in its present rows.
         Other differences are refused all the same.

@@ -45,6 +45,10 @@ LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
 
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 """The property of a table with column mapping, which allows any name of a column."""
+_RANDOM_FOLDERS = "delta.randomizeFilePrefixes"
+"""The property of a table whose files lie in folders of random names, whatever its partitions."""
+_FOLDER_NAME_BYTES_MAX = 255
+"""The most bytes of a folder's name on disks and in HDFS."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,18 @@ def column_mapping(session: SparkSession, table: str) -> str | None:
             f"spark.databricks.delta.properties.defaults.{MAPPING_PROPERTY[6:]}", None
         )
     return mode if mode in ("name", "id") else None
+
+
+def folder_name_bytes_max(details: Row) -> int | None:
+    """Return the most bytes that the name of a partition's folder may have: 255 on disks and in
+    HDFS. Return None where no such limit is known, as in an object store, and for a table whose
+    folders have random names. ``details``: Delta's details of the table.
+    """
+    properties = details["properties"]
+    random = properties.get(_RANDOM_FOLDERS, "").lower() == "true"
+    mapped = properties.get(MAPPING_PROPERTY) in ("name", "id")
+    limited = details["location"].partition(":")[0] in ("file", "hdfs")
+    return _FOLDER_NAME_BYTES_MAX if limited and not random and not mapped else None
 
 
 def refuse_older_checkpoint(

@@ -146,6 +146,8 @@ def _merge(
     skipping = delta_tables.file_skipping_conditions(source, key_names)
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
     same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
+    if nulls:
+        same.append(F.col(ROW) | delta_tables.is_there([*internal_names, DELETED]))
     changed = {DELETED: F.col(CHANGE), TIMESTAMP: F.col(internal_names[TIMESTAMP])}
     values = {quoted(name): F.col(p) for name, p in internal_names.items() if name != TIMESTAMP}
     row = values | changed

@@ -223,12 +223,14 @@ class _VersionMerge:
         ends = _history_ends(
             versions_under_names(stored, internal_names), internal_names, self.keys
         )
-        with stored_frame(
-            _version_actions(self.changes, internal_names, self.keys, ends=ends, track=self.track)
-        ) as actions:
-            rows = actions.where(F.col(CHANGE) != _DROP)
-            columns = [F.col(at).alias(name) for name, at in internal_names.items()]
-            delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
+        # Not stored: the commit itself must read the table. If another writer's commit came after
+        # the reading and before this one, rows that it deleted would come back.
+        actions = _version_actions(
+            self.changes, internal_names, self.keys, ends=ends, track=self.track
+        )
+        rows = actions.where(F.col(CHANGE) != _DROP)
+        columns = [F.col(at).alias(name) for name, at in internal_names.items()]
+        delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
 
     def merge(self) -> None:
         """Bring the table to the state after the changes by one MERGE. It works for any number of

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from errno import ENAMETOOLONG
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,8 +22,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from dovetail.base.columns import DELETED, quoted
-from dovetail.errors import TargetError, line_of
+from dovetail.errors import DataError, TargetError, line_of
 from dovetail.io.sinks.delta.versions import CURRENT, renewed_versions
+from dovetail.io.sinks.iceberg.columns import refuse_far_times
 from dovetail.io.sinks.iceberg.tables import IcebergTarget
 from dovetail.io.sinks.last_changes import last_rows
 from dovetail.io.sinks.ownership import Owner
@@ -58,7 +60,8 @@ class IcebergAppender:
 
         Raises ``TargetError`` if another writer conflicts with it twice. Also if the table has
         other columns or a later micro-batch, or requires values where a row has nulls. Raises
-        ``ConfigurationError`` if the table cannot be read.
+        ``ConfigurationError`` if the table cannot be read, and ``DataError`` for a date or time
+        outside the years 1 to 9999.
         """
         query = self.owner.query_id(batch.sparkSession)
         rows = batch.toArrow().cast(arrow_schema(self.target.schema))
@@ -71,6 +74,7 @@ class IcebergAppender:
 
             table = self.target.with_all_columns(table)
             self.target.refuse_nulls(table, rows)
+            refuse_far_times(self.target.title, rows)
             commit(table, rows, summary=summary, properties={})
 
         _write_once(self.target, query, batch_id, append)
@@ -101,7 +105,8 @@ class IcebergMerger:
         Raises ``TargetError`` if another writer conflicts with it twice, or if the table is another
         query's. Also if the table has other columns or a later micro-batch, or requires values
         where a row has nulls. Raises ``ConfigurationError`` if the table cannot be read, and
-        ``DataError`` for delete files that cannot be.
+        ``DataError`` for delete files that cannot be. Also ``DataError`` for a date or time outside
+        the years 1 to 9999.
         """
         query = self.owner.query_id(batch.sparkSession)
         with stored_frame(batch) as changes:
@@ -151,6 +156,7 @@ class IcebergMerger:
         if relation == "replaced":
             removed = all_files(table)
         target.refuse_nulls(table, rows)
+        refuse_far_times(target.title, rows)
         commit(table, rows, removed, summary=summary, properties={QUERY: query})
 
     def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Replacement:
@@ -239,7 +245,8 @@ def _write_once(
     has a later micro-batch.
 
     ``query``: the query's id. ``write``: makes one commit with this summary, or raises one of
-    ``CONFLICTS``; its other errors pass. Raises ``ConfigurationError`` if the table cannot be read.
+    ``CONFLICTS``; its other errors pass. Raises ``ConfigurationError`` if the table cannot be read,
+    and ``DataError`` for a text of a partition that no folder can be named by.
     """
     from dovetail.iceberg.replacement import BATCH, CONFLICTS, QUERY, last_batch
 
@@ -259,6 +266,15 @@ def _write_once(
         try:
             write(table, {QUERY: query, BATCH: str(batch_id)})
             return
+        except OSError as error:
+            if error.errno != ENAMETOOLONG:
+                raise
+            raise DataError(
+                target.title,
+                "a row has a text that is too long for a folder's name in a column of "
+                f"partition_by=: {line_of(error)[:200]}",
+                "Put a shorter text there by with_columns(), or part the table by truncate(...)",
+            ) from error
         except CONFLICTS as error:
             if is_last:
                 raise TargetError(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -26,13 +28,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.errors import PlanError
+from dovetail.errors import DataError, PlanError
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
 _PLAIN_TYPES = (
     *(BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, IntegerType),
     *(LongType, StringType, TimestampNTZType, TimestampType),
 )
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The days and the microseconds of the years 1 to 9999, which Python's dates and times have."""
 _SMALL_INTEGERS = (ByteType, ShortType)
 """Types that become integers."""
 _TRANSFORM = re.compile(r"(year|month|day|hour)\((.+)\)|(bucket|truncate)\((\d+), *(.+)\)")
@@ -143,3 +148,39 @@ def refuse_nested_keys(title: str, schema: StructType, keys: Sequence[str]) -> N
                 f"the key {name!r} is of type {type_.simpleString()}, by which no rows are found",
                 "Take its fields as keys, by key_by()",
             )
+
+
+def refuse_far_times(title: str, rows: pa.Table) -> None:
+    """Raise ``DataError`` if ``rows`` have a date or a timestamp outside the years 1 to 9999, at
+    any depth. Pyiceberg cannot write the bounds of a file with such a value. ``title``: the sink's
+    name in errors. Times without a zone count as UTC.
+    """
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        for part in _parts_of(column.combine_chunks()):
+            if not pa.types.is_temporal(part.type) or not len(part):
+                continue
+            days = part.type == pa.date32()
+            ends = pc.min_max(part.cast(pa.int32() if days else pa.int64()))
+            first, last = (_FIRST_DAY, _LAST_DAY) if days else (_FIRST_US, _LAST_US)
+            least, most = ends["min"].as_py(), ends["max"].as_py()
+            if least is not None and not first <= least <= most <= last:
+                raise DataError(
+                    title,
+                    f"a row has a value of column {name!r} outside the years 1 to 9999, which "
+                    "pyiceberg cannot write",
+                    "Replace it by with_columns(), or leave the row out by where()",
+                )
+
+
+def _parts_of(values: pa.Array) -> Iterator[pa.Array]:
+    """Yield ``values`` if they are of a plain type, else the values within them at any depth."""
+    if pa.types.is_struct(values.type):
+        for part in values.flatten():
+            yield from _parts_of(part)
+    elif pa.types.is_map(values.type):
+        yield from _parts_of(values.keys)
+        yield from _parts_of(values.items)
+    elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        yield from _parts_of(values.flatten())
+    else:
+        yield values
