@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from small_session import applied
 from timed_files import timed_file
 
 import dovetail as dt
@@ -23,11 +24,16 @@ def text(name: str) -> str:
     return random.Random(name).randbytes(BYTES // 2).hex()
 
 
-@pytest.mark.parametrize("buckets", [1, 2])
+@pytest.mark.parametrize(("buckets", "large_types"), [(1, "false"), (2, "false"), (2, "true")])
 def test_rows_of_several_parts_arrive_whole(
-    spark: SparkSession, tmp_path: Path, buckets: int
+    spark: SparkSession, tmp_path: Path, buckets: int, large_types: str
 ) -> None:
     """Two results of two joins, whose rows pass each other's stages, over two micro-batches."""
+    with applied(spark, {"spark.sql.execution.arrow.useLargeVarTypes": large_types}):
+        _judge_rows_of_several_parts(spark, tmp_path, buckets)
+
+
+def _judge_rows_of_several_parts(spark: SparkSession, tmp_path: Path, buckets: int) -> None:
     rows: dict[str, list[list[dict[str, Any]]]] = {
         "orders": [
             [{"id": n, "customer": n % 3, "v": text(f"order {n}")} for n in range(6)],
