@@ -28,9 +28,6 @@ MEMORY = {
 }
 """The environment in which the JVM and its Python workers take huge pages and give none back."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
-CLASSES_ROOM = "-XX:MetaspaceSize=256m"
-"""The memory for classes that the JVM fills before it first collects garbage for their sake. With
-its default of 21 MB it does so four times in the first seconds of a session."""
 _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 """A JVM option that chooses a garbage collector."""
 DAEMON = "dovetail.spark.worker_daemon"
@@ -123,7 +120,6 @@ def configure(
     - this process's Python for the workers, set in ``os.environ`` unless ``PYSPARK_PYTHON``
       is there already;
     - the JVM's parallel garbage collector, unless the builder's JVM options name another;
-    - room for the JVM's classes, which saves collections of garbage at the start;
     - huge pages for the JVM and its Python workers, on Linux. They are set in
       ``os.environ``, which both inherit;
     - Unix sockets between the JVM and its workers;
@@ -203,9 +199,8 @@ def _java_options(options: Mapping[str, str]) -> str:
     """
     own = options.get(JAVA_OPTIONS, "")
     own_by_default = options.get("spark.driver.defaultJavaOptions", "")
-    java_options = [CLASSES_ROOM]
-    if not _COLLECTOR.search(f"{own_by_default} {own}"):
-        java_options.append("-XX:+UseParallelGC")
+    names_collector = _COLLECTOR.search(f"{own_by_default} {own}")
+    java_options = [] if names_collector else ["-XX:+UseParallelGC"]
     if sys.platform == "linux":
         java_options += ["-XX:+IgnoreUnrecognizedVMOptions", HUGE_PAGES]
     return " ".join([*java_options, own]).strip()
