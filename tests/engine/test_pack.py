@@ -5,8 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from dovetail.base.columns import ORDER
+from dovetail.engine import pack
 from dovetail.engine.pack import Packer, pack_partition
-from dovetail.physical.source import RowShape, SourceSpec
+from dovetail.physical.source import RowArrival, RowShape, SourceSpec
 
 INT = pa.int64()
 SCHEMA = pa.schema(
@@ -32,3 +34,32 @@ def test_a_row_that_a_condition_leaves_out_needs_no_primary_key(others: bool) ->
     assert hashes == [[7, 9, 10] if others else [7]]
     example = '[[1, "customer=5 at 1970-01-01T00:00:00.000002Z"]]'
     assert [row["counted"] for row in packed] == ["[[0, null]]" if not others else example]
+
+
+def test_a_row_has_one_number_for_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one reader has fewer rows and narrower ones, so that it holds more of them."""
+    monkeypatch.setattr(pack, "_FLUSH_BYTES", 1000)
+    rows = 200
+    wide = pa.schema([*SCHEMA, *(pa.field(f"v{n}", INT) for n in range(9))])
+    columns = {name: [*range(rows)] for name in wide.names} | {"_deleted": [False] * rows}
+    out = pa.array([None if n % 3 else True for n in range(rows)], pa.bool_())
+    batch = pa.record_batch({**columns, "out": out}, pa.schema([*wide, ("out", pa.bool_())]))
+    arrival = RowArrival(clocked=True, numbered=True)
+    packings = [
+        Packer(0, 0, SourceSpec("all", RowShape(wide, keys=1), arrival=arrival), [0],
+               places=range(len(wide))),
+        Packer(1, 0, SourceSpec("some", RowShape(SCHEMA, keys=1), arrival=arrival), [0],
+               places=range(len(SCHEMA)), out=len(wide)),
+    ]  # fmt: skip
+    batches = [batch.slice(start, 10) for start in range(0, rows, 10)]
+    found: dict[int, dict[int, tuple[int, int]]] = {0: {}, 1: {}}
+    for packed in pa.Table.from_batches(pack_partition(packings, batches, partition=0)).to_pylist():
+        table = pa.ipc.open_stream(packed["payload"]).read_all()
+        for hash_, order in zip(
+            *(table.column(n).to_pylist() for n in ("_hash", ORDER)), strict=True
+        ):
+            found[packed["reader"]][hash_] = (packed["number"], order)
+    assert [*found[0]] == [*range(rows)]
+    assert [*found[1]] == [n for n in range(rows) if n % 3]
+    assert len({number for number, _ in found[0].values()}) > 5
+    assert found[1].items() <= found[0].items()

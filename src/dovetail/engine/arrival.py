@@ -51,8 +51,35 @@ class ArrivalFacts:
     """See ``pieces.Piece.stairs``."""
 
 
+def rows_with_places(arrival: RowArrival, rows: pa.Table, kept: Mask) -> tuple[pa.Table, Mask]:
+    """Return those ``rows`` that have a place in their log, without nulls in ``_event_time``, and
+    ``kept`` of them. Null times become ``NO_TIME``.
+
+    ``kept``: bool[rows], the rows that are packed, which have a place and a time. Others may be
+    records that cannot be read, without either.
+    """
+    if arrival.by_own_logs:
+        places = (rows.column(name).is_valid() for name in (LOG_PARTITION, SEQUENCE))
+        placed = pc.and_(*places).to_numpy()
+        rows, kept = rows.filter(pa.array(placed)), kept[placed]
+    time = rows.column(EVENT_TIME).fill_null(NO_TIME)
+    return rows.set_column(rows.schema.get_field_index(EVENT_TIME), EVENT_TIME, time), kept
+
+
+# Rows that are not kept have a place, so that the others have one number for all readers. An
+# example of a stream that is read for its join, and for an aggregate which leaves row 0 out. The
+# aggregate's change that row 1 causes comes after row 1 itself:
+#
+# | row | number for the join | for the aggregate, with row 0 | without it |
+# |---|---|---|---|
+# | 0 | 0 | | |
+# | 1 | 1 | 1 | 0, so before row 1 |
 def arrange_rows(
-    source: SourceSpec, rows: pa.Table, counted: Mask | None, left_out: Mask | None
+    source: SourceSpec,
+    rows: pa.Table,
+    counted: Mask | None,
+    left_out: Mask | None,
+    kept: Mask | None = None,
 ) -> tuple[pa.Table, ArrivalFacts]:
     """Return an input partition's rows with the columns of ``source.wire_schema``, and the facts on
     them that all buckets hear: largest time (``high_us``), log ``runs``, and ``stairs``, the steps
@@ -60,7 +87,8 @@ def arrange_rows(
 
     ``rows``: at least one row of ``source.travel_schema``, in the order of reading. ``counted``:
     bool[rows], the rows that advance stream time, None for all. ``left_out``: bool[rows], the rows
-    that a condition leaves out, None for none. They stay in the result.
+    that a condition leaves out, None for none. They stay in the result. ``kept``: bool[rows], the
+    rows of the result, None for all. Others only count for places in logs.
 
     Rows with positions in logs are sorted by log and position. Those of another stage are returned
     as they are, since they bring all columns of ``source.wire_schema``. ``runs`` is None unless the
@@ -70,12 +98,15 @@ def arrange_rows(
     arrival = source.arrival
     if not arrival.clocked:
         return rows, _brought_facts(arrival, rows, counted)
+    if kept is not None:
+        counted = kept if counted is None else counted & kept
+        left_out = ~kept if left_out is None else left_out | ~kept
     if arrival.by_shared_log or arrival.by_own_logs:
         order = _log_order(arrival, rows)
         if order is not None:
             rows = rows.take(pa.array(order))
-            counted, left_out = (
-                None if mask is None else mask[order] for mask in (counted, left_out)
+            counted, left_out, kept = (
+                None if mask is None else mask[order] for mask in (counted, left_out, kept)
             )
     time_us = rows.column(EVENT_TIME).to_numpy()
     if counted is not None:
@@ -89,7 +120,10 @@ def arrange_rows(
     if arrival.orders_left_out:
         assert runs is not None
         left_out = np.zeros(len(rows), np.bool_) if left_out is None else left_out
-        trail_us = trailing_times(log, rows.column(EVENT_TIME).to_numpy(), left_out)
+        own_us = rows.column(EVENT_TIME).to_numpy()
+        trail_us = trailing_times(
+            log, own_us if kept is None else np.where(kept, own_us, NO_TIME), left_out
+        )
         clock_us = clocks_with_left_out(log, stream_us, trail_us, left_out)
         low_us = np.minimum.reduceat(np.where(left_out, NEVER, stream_us), first)
         runs = _with_left_out_times(runs, low_us, trail_us[last])
@@ -99,7 +133,8 @@ def arrange_rows(
         rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
     for name in source.wire_schema.names[len(rows.schema) :]:
         rows = rows.append_column(name, pa.array(columns[name]))
-    return rows, ArrivalFacts(int(stream_us[last].max()), runs, stairs)
+    facts = ArrivalFacts(int(stream_us[last].max()), runs, stairs)
+    return rows if kept is None else rows.filter(pa.array(kept)), facts
 
 
 def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> ArrivalFacts:

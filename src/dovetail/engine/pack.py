@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import pairwise
 from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.arrays.grouping import bucket_of
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
-from dovetail.engine.arrival import arrange_rows
+from dovetail.engine.arrival import arrange_rows, rows_with_places
 from dovetail.engine.batches.pack_time import SIZE_BYTES, PackTime
 from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import Piece
@@ -33,7 +31,7 @@ from dovetail.errors import DataError
 from dovetail.operators.counts import Counts, example_of, first_row_as_text
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.metrics import MetricKind, metric_name
-from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
+from dovetail.state.ipc import from_ipc, split_by_bucket, to_ipc
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,8 +106,9 @@ class Pack(ABC):
 
     @abstractmethod
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add the flat rows in ``batch``, with the columns that ``Packing.select_rows`` returns.
-        Yield rows of ``PACKED`` once about 32 MiB of rows are held, else nothing.
+        """Add the rows in ``batch`` that are for this reader. Yield rows of ``PACKED`` once about
+        32 MiB of rows are held, else nothing. ``batch``: flat rows, with the columns of all readers
+        (``Packing.places``).
 
         Rows are added only while the iterator is read. Rows that a stage cannot use are counted
         instead; results leave out rows that are not theirs. Raises ``DataError`` if the reader is a
@@ -132,15 +131,22 @@ def pack_partition(
     ``packings``: one per reader. ``batches``: the flat rows, in order, with the columns of all
     readers. ``partition``: the partition's index, which packed rows bear.
 
-    A reader's packed rows come whenever about 32 MiB are held, and at the end. A reader without
-    rows and without counts of unused rows gets none. Raises ``DataError`` for a row with a null
-    timestamp that a stage needs; packed rows may have been yielded before.
+    All readers' packed rows come whenever about 32 MiB are held for one of them, and at the end. So
+    a row has the same place in the packed rows of each reader that numbers its rows. A reader
+    without rows and without counts of unused rows gets none. Raises ``DataError`` for a row with a
+    null timestamp that a stage needs; packed rows may have been yielded before.
     """
-    begun = [(packing, packing.begin_partition(partition)) for packing in packings]
+    begun = [packing.begin_partition(partition) for packing in packings]
     for batch in batches:
-        for packing, open_pack in begun:
-            yield from open_pack.add_batch(packing.select_rows(batch))
-    for _, open_pack in begun:
+        full = False
+        for open_pack in begun:
+            for packed in open_pack.add_batch(batch):
+                full = True
+                yield packed
+        if full:
+            for open_pack in begun:
+                yield from open_pack.flush()
+    for open_pack in begun:
         yield from open_pack.flush()
 
 
@@ -181,50 +187,57 @@ class Packer(Packing):
         """Return a new, empty ``Pack`` for the input partition with the index ``partition``."""
         return _BucketPack(self, partition)
 
-    def drop_failed_keys(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows of ``batch`` whose foreign key did not fail, in order, with the columns
-        named as in ``source.travel_schema``. Add the others to ``counts`` as failed.
+    def usable_rows(
+        self, batch: pa.RecordBatch, counts: Counts
+    ) -> tuple[pa.RecordBatch, Mask | None]:
+        """Return the rows of ``batch`` that an operator can use, in order, with the columns named
+        as in ``source.travel_schema``, and None.
 
-        If the foreign key may fail (``source.shape.fallible``), the last column of ``batch`` is
-        null in rows on which it did not. That column is left out. If it cannot fail, all rows are
-        returned.
+        If the source numbers its rows, return all rows and a mask of those: bool[rows], None for
+        all. Another reader of the same rows may use others, and a row has one number for both.
+
+        Unusable are rows that are for other readers (``out``), rows whose foreign key fails, and
+        those of ``_usable_mask``. Of the last, those with ``keeps_time`` are used all the same. All
+        but the first kind are added to ``counts``, as failed or dropped.
         """
-        if not self.source.shape.fallible:
-            return self._rename_columns(batch)
-        failure = batch.column(batch.num_columns - 1)
-        batch = self._rename_columns(batch.select(range(batch.num_columns - 1)))
-        if failure.null_count < len(failure):
-            self._count_rows(counts, "failed", batch.filter(failure.is_valid()))
-            batch = batch.filter(failure.is_null())
-        return batch
+        rows = batch if self.places is None else batch.select(self.places)
+        masks = [] if self.out is None else [batch.column(self.out).is_null()]
+        if self.source.shape.fallible:
+            masks.append(rows.column(rows.num_columns - 1).is_null())
+            rows = self._rename_columns(rows.select(range(rows.num_columns - 1)))
+            self._count_rows(counts, "failed", rows, *masks)
+        else:
+            rows = self._rename_columns(rows)
+        usable = self._usable_mask(rows)
+        if usable is not None:
+            self._count_rows(counts, "dropped", rows, *masks, usable)
+            masks += [] if self.source.meaning.keeps_time else [usable]
+        kept = reduce(pc.and_, masks) if masks else None
+        if kept is None or kept.true_count == len(kept):
+            return rows, None
+        if self.source.arrival.numbered:
+            return rows, kept.to_numpy(zero_copy_only=False)
+        return rows.filter(kept), None
 
-    def drop_unusable_rows(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows of ``batch`` that an operator can use, in order. Add the others to
-        ``counts`` as dropped; they are still returned if the source has ``keeps_time``.
+    def _count_rows(
+        self, counts: Counts, kind: MetricKind, rows: pa.RecordBatch, *masks: pa.Array
+    ) -> None:
+        """Count those ``rows`` that the last mask leaves out and all masks before it keep. The
+        first of them becomes the example if there is none yet.
 
-        ``batch``: rows that ``drop_failed_keys`` returned. Unusable are rows with a null in the key
-        (unless ``null_keys``) and a stream's rows without a value (unless ``valueless``). So are
-        rows with values and a null in a ``primary`` column. A row is without a value if
-        ``_deleted`` is true.
+        ``counts``: gets the count, by the name of this source's metric of ``kind``, ``"dropped"``
+        or ``"failed"``. ``rows``: named as in ``source.travel_schema``. ``masks``: bool[rows]
+        without nulls.
         """
-        usable = self._usable_mask(batch)
-        if usable is None or usable.true_count == len(usable):
-            return batch
-        self._count_rows(counts, "dropped", batch.filter(pc.invert(usable)))
-        return batch if self.source.meaning.keeps_time else batch.filter(usable)
-
-    def _count_rows(self, counts: Counts, kind: MetricKind, rows: pa.RecordBatch) -> None:
-        """Add the count of ``rows`` to this source's metric of the given ``kind``, ``"dropped"`` or
-        ``"failed"``, in ``counts``. The first row becomes the example if there is none yet.
-
-        ``rows``: at least one, named as in ``source.travel_schema``.
-        """
-        first = pa.Table.from_batches([rows.slice(0, 1)])
-        counts.add(metric_name(self.source.name, kind), len(rows), example_of(first, self.source))
+        left_out = rows.filter(reduce(pc.and_, [*masks[:-1], pc.invert(masks[-1])]))
+        if left_out.num_rows:
+            first = pa.Table.from_batches([left_out.slice(0, 1)])
+            name = metric_name(self.source.name, kind)
+            counts.add(name, len(left_out), example_of(first, self.source))
 
     def _usable_mask(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Return a mask of the rows of ``batch`` that an operator can use: bool[rows], None if all
-        can.
+        """Return a mask of the rows of ``batch`` that an operator can use: bool[rows] without
+        nulls, None if all can.
 
         Unusable are rows with a null in the key (unless ``null_keys``) and a stream's rows without
         a value (unless ``valueless``). So are rows with values and a null in a ``primary`` column.
@@ -248,7 +261,7 @@ class Packer(Packing):
                 if name not in self._key_names and DELETED in batch.schema.names:
                     valid = pc.or_(valid, batch.column(DELETED).fill_null(True))
                 usable.append(valid)
-        return reduce(pc.and_, usable) if usable else None
+        return reduce(pc.and_, usable).fill_null(False) if usable else None
 
     def _rename_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return ``batch`` with its columns renamed to the names of ``source.travel_schema``. The
@@ -291,14 +304,17 @@ class Packer(Packing):
         """The names of the source's key columns, in order."""
         return [field.name for field in self.source.shape.key_fields]
 
-    def pack_batches(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
+    def pack_batches(
+        self, batches: Sequence[pa.RecordBatch], tag: Tag, masks: Sequence[Mask | None] = ()
+    ) -> pa.RecordBatch:
         """Return one row of ``PACKED`` per bucket of the stage, in order of buckets, each with the
         bucket's rows of ``batches`` as a blob. A bucket without rows gets a null blob: a heartbeat.
 
         ``batches``: usable rows with timestamps, named as in ``source.travel_schema``; a missing
         ``_deleted`` means that no row is deleted. If empty, all packed rows are heartbeats, which
         still bring the counts. Rows go to buckets by ``_hash``, or by a hash of the columns ``by``
-        that becomes ``_place``.
+        that becomes ``_place``. ``masks``: for each batch the rows that are packed, bool[rows], or
+        None for all; none for all of all. Other rows only have places among them.
 
         ``tag``: the address and the counts. Its largest time, log runs and stairs (steps of stream
         time) are replaced by those of the rows. A null ``_deleted`` becomes true.
@@ -312,12 +328,21 @@ class Packer(Packing):
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
             table = table.cast(schema)
+        kept = None
+        if any(mask is not None for mask in masks):
+            kept = np.concatenate(
+                [
+                    np.ones(len(batch), np.bool_) if mask is None else mask
+                    for batch, mask in zip(batches, masks, strict=True)
+                ]
+            )
+            table, kept = rows_with_places(self.source.arrival, table, kept)
         counted, left_out, deleted = self._advances_time(table), None, table.column(DELETED)
         if deleted.null_count:
             left_out = deleted.is_null().to_numpy()
             counted = ~left_out if counted is None else counted & ~left_out
             table = table.set_column(schema.names.index(DELETED), DELETED, deleted.fill_null(True))
-        table, arrived = arrange_rows(self.source, table, counted, left_out)
+        table, arrived = arrange_rows(self.source, table, counted, left_out, kept)
         tag = replace(tag, high_time_us=arrived.high_us, runs=arrived.runs, stairs=arrived.stairs)
         if not self.by:
             return pack_table(table, self.labels, tag)
@@ -353,23 +378,23 @@ class _BucketPack(Pack):
     def _reset(self) -> None:
         """Forget all rows, counts and bytes that are held. The index of the next packing stays."""
         self._held: list[pa.RecordBatch] = []
+        self._masks: list[Mask | None] = []
         self._bytes, self._counts = 0, Counts()
 
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Hold the rows in ``batch`` that the stage can use, and count the others. Once about
-        ``_FLUSH_BYTES`` (32 MiB) are held, yield all of them as one batch of ``PACKED``; else yield
-        nothing.
+        """Hold the rows in ``batch`` that the stage can use, and count the others. Of rows that are
+        numbered hold all. Once about ``_FLUSH_BYTES`` (32 MiB) are held, yield all of them as one
+        batch of ``PACKED``; else yield nothing.
 
         Raises ``DataError`` for a null timestamp among the rows to hold, and then holds none of
         ``batch``. The unusable rows are counted by then.
         """
         packer = self._packer
-        taken = packer.drop_unusable_rows(
-            packer.drop_failed_keys(batch, self._counts), self._counts
-        )
+        taken, mask = packer.usable_rows(batch, self._counts)
         if taken.num_rows:
-            packer.refuse_timeless(taken)
+            packer.refuse_timeless(taken if mask is None else taken.filter(pa.array(mask)))
             self._held.append(taken)
+            self._masks.append(mask)
             self._bytes += taken.nbytes
         if self._bytes >= _FLUSH_BYTES:
             yield from self.flush()
@@ -382,7 +407,7 @@ class _BucketPack(Pack):
             packer = self._packer
             tag = Tag(packer.reader, packer.number, self._partition, self._number)
             tag = replace(tag, counted=counted_text(self._counts, packer.source.metric_names))
-            yield packer.pack_batches(self._held, tag)
+            yield packer.pack_batches(self._held, tag, self._masks)
             self._number += 1
             self._reset()
 
@@ -476,7 +501,7 @@ class _ResultPack(Pack):
         ``_FLUSH_BYTES`` (32 MiB) are held, yield all of them as one row of ``PACKED``; else yield
         nothing.
         """
-        rows = self._carrier.result_rows(batch)
+        rows = self._carrier.result_rows(self._carrier.select_rows(batch))
         if rows.num_rows:
             self._held.append(rows)
             self._bytes += rows.nbytes
@@ -648,38 +673,6 @@ def _tag_payloads(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.Rec
         payloads,
     ]
     return pa.record_batch(columns, schema=PACKED)
-
-
-# An example with three buckets; the middle one gets no rows:
-#
-# | bucket of each row | 0 0 2 |
-# |---|---|
-# | edges | 0 2 2 3 |
-# | streams | rows 0 and 1, null, row 2 |
-def split_by_bucket(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
-    """Return for each bucket its rows of ``table`` as an Arrow IPC stream, null if it gets none:
-    binary[buckets]. Rows keep their order within a bucket, and the column ``by`` stays.
-
-    ``buckets``: the count of buckets. ``by``: an int64 column without nulls. Its value modulo
-    ``buckets``, never negative, is the row's bucket. All streams together must take less than 2
-    GiB, else numpy 2 raises ``OverflowError``.
-    """
-    schema = table.schema
-    bucket = bucket_of(table.column(by).to_numpy(), buckets)
-    if np.any(bucket[1:] < bucket[:-1]):
-        order = np.argsort(bucket, kind="stable")
-        table, bucket = table.take(pa.array(order)), bucket[order]
-    edges = np.searchsorted(bucket, np.arange(buckets + 1))
-    sink = pa.BufferOutputStream()
-    ends = []
-    for start, end in pairwise(edges):
-        if end > start:
-            with pa.ipc.new_stream(sink, schema, options=COMPRESSED) as writer:
-                writer.write_table(table.slice(start, end - start))
-        ends.append(sink.tell())
-    offsets = pa.py_buffer(np.array([0, *ends], dtype=np.int32))
-    present = pa.array(edges[1:] > edges[:-1]).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(), buckets, [present, offsets, sink.getvalue()])
 
 
 class PackedRow(NamedTuple):

@@ -98,11 +98,9 @@ def plan_of(
     for node in nodes:
         refuse_random_state(node)
     resting = [_materialize_union(*split_result_views(node), emit) for node in nodes]
-    if emit == "batch":
-        for node, (computed, _) in zip(nodes, resting, strict=True):
-            # The stage would leave out changes, and each of them is a record of the stream.
-            if node.stream and not computed.stream:
-                chains.refuse_batch(node)
+    for node, (computed, _) in zip(nodes, resting, strict=True):
+        if emit == "batch" and node.stream and not computed.stream:
+            chains.refuse_batch(node)  # each change that the stage left out would be a record
     readers = count_readers([node for node, _ in resting])
     planner = _Planner(arrival or Arrival.of(*nodes), buckets, readers)
     # Larger nodes come first. So a node that another one reads is planned by its reader, which

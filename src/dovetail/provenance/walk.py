@@ -454,23 +454,18 @@ class Walk(StreamResults):
         """
         parts = [self._explain_input(part, key, stages) for part in node.parts]
         present = [part for part in parts if part.presence == "row"]
+        names = ", ".join(part.name for part in node.parts)
         if node.stream and present and sum(part.presence != "none" for part in parts) > 1:
             shown = {name: key[name] for name in node.key.names if name in key}
             values = {name: key[name] for name in node.values.names if name in key}
-            names = ", ".join(part.name for part in node.parts)
+            time = present[0].time
             reason = f"the state does not tell which of {names} had the record"
-            return explanation_of(
-                node, shown, "row", values=values, time=present[0].time, reason=reason
-            )
+            return explanation_of(node, shown, "row", values=values, time=time, reason=reason)
         if present:
-            (part,) = present
-            return explanation_of(
-                node, key, "row", values=part.values, time=part.time, inputs=(part,)
-            )
-        unknown = tuple(part for part in parts if part.presence == "unknown")
-        if unknown:
+            (one,) = present
+            return explanation_of(node, key, "row", values=one.values, time=one.time, inputs=(one,))
+        if unknown := tuple(part for part in parts if part.presence == "unknown"):
             return replace(unknown_row(node, key, unknown[0].reason), inputs=unknown)
-        names = ", ".join(part.name for part in node.parts)
         reason = f"none of {names} has a row with {columns_in_words(key)}"
         return explanation_of(node, key, "none", reason=reason, inputs=tuple(parts))
 

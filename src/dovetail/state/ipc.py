@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
+
+from dovetail.arrays.grouping import bucket_of
 
 # Without threads: in such small tables handing a column over takes longer than encoding it, and
 # Spark shares out the cores.
@@ -55,3 +59,35 @@ def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterato
     length = -(-len(table) // parts)
     for start in range(0, len(table), length):
         yield from parts_of(table.slice(start, length), size_bytes, rows)
+
+
+# An example with three buckets; the middle one gets no rows:
+#
+# | bucket of each row | 0 0 2 |
+# |---|---|
+# | edges | 0 2 2 3 |
+# | streams | rows 0 and 1, null, row 2 |
+def split_by_bucket(table: pa.Table, buckets: int, by: str) -> pa.BinaryArray:
+    """Return for each bucket its rows of ``table`` as an Arrow IPC stream, null if it gets none:
+    binary[buckets]. Rows keep their order within a bucket, and the column ``by`` stays.
+
+    ``buckets``: the count of buckets. ``by``: an int64 column without nulls. Its value modulo
+    ``buckets``, never negative, is the row's bucket. All streams together must take less than 2
+    GiB, else numpy 2 raises ``OverflowError``.
+    """
+    schema = table.schema
+    bucket = bucket_of(table.column(by).to_numpy(), buckets)
+    if np.any(bucket[1:] < bucket[:-1]):
+        order = np.argsort(bucket, kind="stable")
+        table, bucket = table.take(pa.array(order)), bucket[order]
+    edges = np.searchsorted(bucket, np.arange(buckets + 1))
+    sink = pa.BufferOutputStream()
+    ends = []
+    for start, end in pairwise(edges):
+        if end > start:
+            with pa.ipc.new_stream(sink, schema, options=COMPRESSED) as writer:
+                writer.write_table(table.slice(start, end - start))
+        ends.append(sink.tell())
+    offsets = pa.py_buffer(np.array([0, *ends], dtype=np.int32))
+    present = pa.array(edges[1:] > edges[:-1]).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), buckets, [present, offsets, sink.getvalue()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ import dovetail as dt
 
 KINDS = ("order", "paid", "customer", "gone", None)
 Results = dict[str, "dt.Table | dt.Stream"]
+COUNTED: dict[str, Callable[[int], bool]] = {
+    "v > 0": lambda v: v > 0,
+    "v is not null": lambda _: True,
+    "v % 2 = 1": lambda v: v % 2 == 1,
+}
+"""Conditions in SQL, and of values that are not null."""
 
 
 def records(spark: SparkSession, folder: Path, name: str = "records") -> dt.Stream:
@@ -136,3 +143,40 @@ def by_key(rows: list[Row]) -> dict[str, list[str]]:
     for row in rows:
         found[str(row[1])].append(str(row))
     return found
+
+
+@pytest.mark.parametrize("ordered_by", ["reading", "logs", "files"])
+@pytest.mark.parametrize("counted", COUNTED)
+def test_a_record_comes_before_what_it_changes(
+    spark: SparkSession, tmp_path: Path, ordered_by: str, counted: str
+) -> None:
+    """A stream is joined with counts of some of its own records. The first records, one log and one
+    file have none of these.
+    """
+    values = [None, 0, 2, 2, 0, 1, None, 3, 1, 2, 3, 0, 1, 2]
+    rows = [
+        {"id": n, "log": (v or 0) % 2, "v": v, "at": f"2024-05-01T10:00:{n:02}Z"}
+        for n, v in enumerate(values)
+    ]
+    for number in range(0, len(rows), 3):
+        with timed_file(tmp_path / f"{number:02}.json", number) as path:
+            path.write_text("\n".join(map(json.dumps, rows[number : number + 3])))
+    read = spark.read.schema("id long, log int, v long, at timestamp")
+    frame = read.json(sorted(map(str, tmp_path.glob("*.json")))).withColumn("place", F.col("id"))
+    options: dict[str, Any] = {}
+    if ordered_by == "logs":
+        options = {"sequence": "place", "log_partition": "log"}
+    if ordered_by == "reading":
+        frame = spark.createDataFrame(frame.orderBy("id").collect(), frame.schema).coalesce(1)
+    read_stream = dt.Stream.from_changelog(frame, key="id", timestamp="at", name="s", **options)
+    counts = read_stream.where(counted).group_by("v").agg(n=dt.count())
+    joined = read_stream.join(counts, how="left", on="v", select=["v", "n"])
+
+    expected, seen = {}, Counter[Any]()
+    for number, value in enumerate(values):
+        expected[number] = (value, seen[value] or None)
+        seen[value] += value is not None and COUNTED[counted](value)
+    for buckets in (1, 3):
+        found = joined.changelog(buckets=buckets).collect()
+        assert {row.id: (row.v, row.n) for row in found} == expected
+        assert len(found) == len(rows)
