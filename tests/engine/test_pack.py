@@ -63,3 +63,23 @@ def test_a_row_has_one_number_for_all_readers(monkeypatch: pytest.MonkeyPatch) -
     assert [*found[1]] == [n for n in range(rows) if n % 3]
     assert len({number for number, _ in found[0].values()}) > 5
     assert found[1].items() <= found[0].items()
+
+
+def test_rows_without_a_place_are_passed_over() -> None:
+    """Records that cannot be read have none, and may come alone."""
+    names = {"_sequence": INT, "_log_partition": INT}
+    schema = pa.schema([*SCHEMA, *names.items()])
+    arrival = RowArrival(ordered_by="own logs", clocked=True, numbered=True)
+    source = SourceSpec("records", RowShape(SCHEMA, keys=1), arrival=arrival)
+    assert source.travel_schema == schema
+    packer = Packer(0, 0, source, [0], places=range(len(schema)), out=len(schema))
+    unread = dict.fromkeys(schema.names) | {"out": True}
+    row = {**dict.fromkeys(SCHEMA.names, 1), "_deleted": False, "_sequence": 5, "_log_partition": 0}
+    for rows, expected in ([unread], []), ([unread, row], [1]):
+        batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema([*schema, ("out", pa.bool_())]))
+        (packed,) = pa.Table.from_batches(pack_partition([packer], [batch], 0)).to_pylist()
+        payload = packed["payload"]
+        found = (
+            [] if payload is None else pa.ipc.open_stream(payload).read_all()["_hash"].to_pylist()
+        )
+        assert found == expected

@@ -337,6 +337,8 @@ class Packer(Packing):
                 ]
             )
             table, kept = rows_with_places(self.source.arrival, table, kept)
+            if not len(table):
+                return pack_table(None, self.labels, tag)
         counted, left_out, deleted = self._advances_time(table), None, table.column(DELETED)
         if deleted.null_count:
             left_out = deleted.is_null().to_numpy()
