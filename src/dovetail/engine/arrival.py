@@ -51,22 +51,22 @@ class ArrivalFacts:
     """See ``pieces.Piece.stairs``."""
 
 
-def rows_with_places(arrival: RowArrival, rows: pa.Table, kept: Mask) -> tuple[pa.Table, Mask]:
+def rows_with_places(arrival: RowArrival, rows: pa.Table, used: Mask) -> tuple[pa.Table, Mask]:
     """Return those ``rows`` that have a place in their log, without nulls in ``_event_time``, and
-    ``kept`` of them. Null times become ``NO_TIME``.
+    ``used`` of them. Null times become ``NO_TIME``.
 
-    ``kept``: bool[rows], the rows that are packed, which have a place and a time. Others may be
+    ``used``: bool[rows], the rows that are packed, which have a place and a time. Others may be
     records that cannot be read, without either.
     """
     if arrival.by_own_logs:
         places = (rows.column(name).is_valid() for name in (LOG_PARTITION, SEQUENCE))
         placed = pc.and_(*places).to_numpy()
-        rows, kept = rows.filter(pa.array(placed)), kept[placed]
+        rows, used = rows.filter(pa.array(placed)), used[placed]
     time = rows.column(EVENT_TIME).fill_null(NO_TIME)
-    return rows.set_column(rows.schema.get_field_index(EVENT_TIME), EVENT_TIME, time), kept
+    return rows.set_column(rows.schema.get_field_index(EVENT_TIME), EVENT_TIME, time), used
 
 
-# Rows that are not kept have a place, so that the others have one number for all readers. An
+# Rows that are not used have a place, so that the others have one number for all readers. An
 # example of a stream that is read for its join, and for an aggregate which leaves row 0 out. The
 # aggregate's change that row 1 causes comes after row 1 itself:
 #
@@ -79,7 +79,7 @@ def arrange_rows(
     rows: pa.Table,
     counted: Mask | None,
     left_out: Mask | None,
-    kept: Mask | None = None,
+    used: Mask | None = None,
 ) -> tuple[pa.Table, ArrivalFacts]:
     """Return an input partition's rows with the columns of ``source.wire_schema``, and the facts on
     them that all buckets hear: largest time (``high_us``), log ``runs``, and ``stairs``, the steps
@@ -87,7 +87,7 @@ def arrange_rows(
 
     ``rows``: at least one row of ``source.travel_schema``, in the order of reading. ``counted``:
     bool[rows], the rows that advance stream time, None for all. ``left_out``: bool[rows], the rows
-    that a condition leaves out, None for none. They stay in the result. ``kept``: bool[rows], the
+    that a condition leaves out, None for none. They stay in the result. ``used``: bool[rows], the
     rows of the result, None for all. Others only count for places in logs.
 
     Rows with positions in logs are sorted by log and position. Those of another stage are returned
@@ -98,15 +98,15 @@ def arrange_rows(
     arrival = source.arrival
     if not arrival.clocked:
         return rows, _brought_facts(arrival, rows, counted)
-    if kept is not None:
-        counted = kept if counted is None else counted & kept
-        left_out = ~kept if left_out is None else left_out | ~kept
+    if used is not None:
+        counted = used if counted is None else counted & used
+        left_out = ~used if left_out is None else left_out | ~used
     if arrival.by_shared_log or arrival.by_own_logs:
         order = _log_order(arrival, rows)
         if order is not None:
             rows = rows.take(pa.array(order))
-            counted, left_out, kept = (
-                None if mask is None else mask[order] for mask in (counted, left_out, kept)
+            counted, left_out, used = (
+                None if mask is None else mask[order] for mask in (counted, left_out, used)
             )
     time_us = rows.column(EVENT_TIME).to_numpy()
     if counted is not None:
@@ -120,9 +120,9 @@ def arrange_rows(
     if arrival.orders_left_out:
         assert runs is not None
         left_out = np.zeros(len(rows), np.bool_) if left_out is None else left_out
-        own_us = rows.column(EVENT_TIME).to_numpy()
+        event_us = rows.column(EVENT_TIME).to_numpy()
         trail_us = trailing_times(
-            log, own_us if kept is None else np.where(kept, own_us, NO_TIME), left_out
+            log, event_us if used is None else np.where(used, event_us, NO_TIME), left_out
         )
         clock_us = clocks_with_left_out(log, stream_us, trail_us, left_out)
         low_us = np.minimum.reduceat(np.where(left_out, NEVER, stream_us), first)
@@ -134,7 +134,7 @@ def arrange_rows(
     for name in source.wire_schema.names[len(rows.schema) :]:
         rows = rows.append_column(name, pa.array(columns[name]))
     facts = ArrivalFacts(int(stream_us[last].max()), runs, stairs)
-    return rows if kept is None else rows.filter(pa.array(kept)), facts
+    return rows if used is None else rows.filter(pa.array(used)), facts
 
 
 def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> ArrivalFacts:

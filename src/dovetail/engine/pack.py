@@ -212,12 +212,12 @@ class Packer(Packing):
         if usable is not None:
             self._count_rows(counts, "dropped", rows, *masks, usable)
             masks += [] if self.source.meaning.keeps_time else [usable]
-        kept = reduce(pc.and_, masks) if masks else None
-        if kept is None or kept.true_count == len(kept):
+        used = reduce(pc.and_, masks) if masks else None
+        if used is None or used.true_count == len(used):
             return rows, None
         if self.source.arrival.numbered:
-            return rows, kept.to_numpy(zero_copy_only=False)
-        return rows.filter(kept), None
+            return rows, used.to_numpy(zero_copy_only=False)
+        return rows.filter(used), None
 
     def _count_rows(
         self, counts: Counts, kind: MetricKind, rows: pa.RecordBatch, *masks: pa.Array
@@ -328,15 +328,15 @@ class Packer(Packing):
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
             table = table.cast(schema)
-        kept = None
+        used = None
         if any(mask is not None for mask in masks):
-            kept = np.concatenate(
+            used = np.concatenate(
                 [
                     np.ones(len(batch), np.bool_) if mask is None else mask
                     for batch, mask in zip(batches, masks, strict=True)
                 ]
             )
-            table, kept = rows_with_places(self.source.arrival, table, kept)
+            table, used = rows_with_places(self.source.arrival, table, used)
             if not len(table):
                 return pack_table(None, self.labels, tag)
         counted, left_out, deleted = self._advances_time(table), None, table.column(DELETED)
@@ -344,7 +344,7 @@ class Packer(Packing):
             left_out = deleted.is_null().to_numpy()
             counted = ~left_out if counted is None else counted & ~left_out
             table = table.set_column(schema.names.index(DELETED), DELETED, deleted.fill_null(True))
-        table, arrived = arrange_rows(self.source, table, counted, left_out, kept)
+        table, arrived = arrange_rows(self.source, table, counted, left_out, used)
         tag = replace(tag, high_time_us=arrived.high_us, runs=arrived.runs, stairs=arrived.stairs)
         if not self.by:
             return pack_table(table, self.labels, tag)

@@ -462,8 +462,8 @@ class Walk(StreamResults):
             reason = f"the state does not tell which of {names} had the record"
             return explanation_of(node, shown, "row", values=values, time=time, reason=reason)
         if present:
-            (one,) = present
-            return explanation_of(node, key, "row", values=one.values, time=one.time, inputs=(one,))
+            (row,) = present
+            return explanation_of(node, key, "row", values=row.values, time=row.time, inputs=(row,))
         if unknown := tuple(part for part in parts if part.presence == "unknown"):
             return replace(unknown_row(node, key, unknown[0].reason), inputs=unknown)
         reason = f"none of {names} has a row with {columns_in_words(key)}"

@@ -143,9 +143,9 @@ def configure(
     Traceback (most recent call last):
     dovetail.errors.ConfigurationError: configure: jars='no/such/folder' is no jar and ...
     """
-    own: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
-    _refuse_remote(own)
-    options = _default_settings(heap=memory is None and memory_limit is None) | own
+    of_builder: dict[str, str] = dict(builder._options)  # noqa: SLF001 -- to add to what is there
+    _refuse_remote(of_builder)
+    options = _default_settings(heap=memory is None and memory_limit is None) | of_builder
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     added = {"spark.jars": ",".join(_jar_files(jars))}
     settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC", COMPILED: COMPILED_KEPT}
@@ -187,8 +187,8 @@ def _default_settings(*, heap: bool) -> dict[str, str]:
         lines = Path(folder, "spark-defaults.conf").read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return {}
-    found = (re.match(r"\s*(spark[^\s=:]+)\s*[\s=:]\s*(.*?)\s*$", line) for line in lines)
-    settings = {setting[1]: setting[2] for setting in found if setting is not None}
+    matches = (re.match(r"\s*(spark[^\s=:]+)\s*[\s=:]\s*(.*?)\s*$", line) for line in lines)
+    settings = {match[1]: match[2] for match in matches if match is not None}
     return settings if heap else {name: settings[name] for name in settings if name != HEAP}
 
 
@@ -197,13 +197,13 @@ def _java_options(options: Mapping[str, str]) -> str:
     others. A garbage collector is named only if they name none: the JVM refuses two.
     ``options``: the settings of the builder and of Spark's file.
     """
-    own = options.get(JAVA_OPTIONS, "")
-    own_by_default = options.get("spark.driver.defaultJavaOptions", "")
-    names_collector = _COLLECTOR.search(f"{own_by_default} {own}")
+    chosen = options.get(JAVA_OPTIONS, "")
+    by_default = options.get("spark.driver.defaultJavaOptions", "")
+    names_collector = _COLLECTOR.search(f"{by_default} {chosen}")
     java_options = [] if names_collector else ["-XX:+UseParallelGC"]
     if sys.platform == "linux":
         java_options += ["-XX:+IgnoreUnrecognizedVMOptions", HUGE_PAGES]
-    return " ".join([*java_options, own]).strip()
+    return " ".join([*java_options, chosen]).strip()
 
 
 def _archive_options(folder: str | os.PathLike[str] | None, jars_in_front: str) -> str:
