@@ -79,7 +79,7 @@ def arrange_rows(
     rows: pa.Table,
     counted: Mask | None,
     left_out: Mask | None,
-    used: Mask | None = None,
+    used: Mask | None,
 ) -> tuple[pa.Table, ArrivalFacts]:
     """Return an input partition's rows with the columns of ``source.wire_schema``, and the facts on
     them that all buckets hear: largest time (``high_us``), log ``runs``, and ``stairs``, the steps

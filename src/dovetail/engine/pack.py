@@ -79,14 +79,20 @@ class Packing(ABC):
     """The index of an incoming column that is null in the reader's rows; None if it has all rows.
     """
 
+    def select_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return all rows of ``batch``, with the columns at the indices ``places``, in that order;
+        with all columns for None.
+        """
+        return batch if self.places is None else batch.select(self.places)
+
     def select_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of ``batch`` that are for this reader, in order. Its columns are those at
-        the indices ``places``, in that order; all for None.
+        """Return the rows of ``batch`` that are for this reader, in order, with the columns that
+        ``select_columns`` returns.
 
         ``out`` is the index of a column of ``batch`` that is null in the reader's rows; other rows
         are left out. If ``out`` is None, or the column is null throughout, all rows are returned.
         """
-        rows = batch if self.places is None else batch.select(self.places)
+        rows = self.select_columns(batch)
         out = None if self.out is None else batch.column(self.out)
         if out is None or out.null_count == len(out):
             return rows
@@ -200,7 +206,7 @@ class Packer(Packing):
         those of ``_usable_mask``. Of the last, those with ``keeps_time`` are used all the same. All
         but the first kind are added to ``counts``, as failed or dropped.
         """
-        rows = batch if self.places is None else batch.select(self.places)
+        rows = self.select_columns(batch)
         masks = [] if self.out is None else [batch.column(self.out).is_null()]
         if self.source.shape.fallible:
             masks.append(rows.column(rows.num_columns - 1).is_null())
@@ -229,11 +235,11 @@ class Packer(Packing):
         or ``"failed"``. ``rows``: named as in ``source.travel_schema``. ``masks``: bool[rows]
         without nulls.
         """
-        left_out = rows.filter(reduce(pc.and_, [*masks[:-1], pc.invert(masks[-1])]))
-        if left_out.num_rows:
-            first = pa.Table.from_batches([left_out.slice(0, 1)])
+        left_out = reduce(pc.and_, [*masks[:-1], pc.invert(masks[-1])])
+        if left_out.true_count:
+            first = pa.Table.from_batches([rows.filter(left_out).slice(0, 1)])
             name = metric_name(self.source.name, kind)
-            counts.add(name, len(left_out), example_of(first, self.source))
+            counts.add(name, left_out.true_count, example_of(first, self.source))
 
     def _usable_mask(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Return a mask of the rows of ``batch`` that an operator can use: bool[rows] without
@@ -305,7 +311,7 @@ class Packer(Packing):
         return [field.name for field in self.source.shape.key_fields]
 
     def pack_batches(
-        self, batches: Sequence[pa.RecordBatch], tag: Tag, masks: Sequence[Mask | None] = ()
+        self, batches: Sequence[pa.RecordBatch], tag: Tag, masks: Sequence[Mask]
     ) -> pa.RecordBatch:
         """Return one row of ``PACKED`` per bucket of the stage, in order of buckets, each with the
         bucket's rows of ``batches`` as a blob. A bucket without rows gets a null blob: a heartbeat.
@@ -313,8 +319,8 @@ class Packer(Packing):
         ``batches``: usable rows with timestamps, named as in ``source.travel_schema``; a missing
         ``_deleted`` means that no row is deleted. If empty, all packed rows are heartbeats, which
         still bring the counts. Rows go to buckets by ``_hash``, or by a hash of the columns ``by``
-        that becomes ``_place``. ``masks``: for each batch the rows that are packed, bool[rows], or
-        None for all; none for all of all. Other rows only have places among them.
+        that becomes ``_place``. ``masks``: for each batch the rows that are packed, bool[rows].
+        Other rows only have places among them.
 
         ``tag``: the address and the counts. Its largest time, log runs and stairs (steps of stream
         time) are replaced by those of the rows. A null ``_deleted`` becomes true.
@@ -328,15 +334,9 @@ class Packer(Packing):
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
             table = table.cast(schema)
-        used = None
-        if any(mask is not None for mask in masks):
-            used = np.concatenate(
-                [
-                    np.ones(len(batch), np.bool_) if mask is None else mask
-                    for batch, mask in zip(batches, masks, strict=True)
-                ]
-            )
-            table, used = rows_with_places(self.source.arrival, table, used)
+        mask, used = np.concatenate(masks), None
+        if not mask.all():
+            table, used = rows_with_places(self.source.arrival, table, mask)
             if not len(table):
                 return pack_table(None, self.labels, tag)
         counted, left_out, deleted = self._advances_time(table), None, table.column(DELETED)
@@ -380,7 +380,7 @@ class _BucketPack(Pack):
     def _reset(self) -> None:
         """Forget all rows, counts and bytes that are held. The index of the next packing stays."""
         self._held: list[pa.RecordBatch] = []
-        self._masks: list[Mask | None] = []
+        self._masks: list[Mask] = []
         self._bytes, self._counts = 0, Counts()
 
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -396,7 +396,7 @@ class _BucketPack(Pack):
         if taken.num_rows:
             packer.refuse_timeless(taken if mask is None else taken.filter(pa.array(mask)))
             self._held.append(taken)
-            self._masks.append(mask)
+            self._masks.append(np.ones(len(taken), np.bool_) if mask is None else mask)
             self._bytes += taken.nbytes
         if self._bytes >= _FLUSH_BYTES:
             yield from self.flush()
