@@ -182,8 +182,10 @@ def prepare_checkpoint(
     plan = replace(run, outcomes=()).plan(buckets) if separate else run.plan(buckets)
 
     # A separate query reads files alone, so no source has an offset to go on at.
-    carried = CarriedOver() if separate else _find_carried_over(run, stored, plan)
-    zone = time_zone.zone_of(run, None) if stored is None else _zone_of(run, stored.checkpoint)
+    other = None if stored is None else _binding(run, stored.checkpoint)
+    carried = CarriedOver() if separate else _find_carried_over(run, stored, plan, other)
+    # The other query's, since its state has what expressions gave in that zone.
+    zone = time_zone.zone_of(run, other)
     with _in_zone(run, zone):
         if stored is not None:
             frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
@@ -212,13 +214,12 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     with state of Spark's own.
     """
     _refuse_state_of_sources(run)
-    _zone_of(run, checkpoint)
-    stored = _state_after_last_batch(
-        run, checkpoint, CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
-    )
+    other = _binding(run, checkpoint)
+    time_zone.zone_of(run, other)
+    stored = _state_after_last_batch(run, checkpoint, other)
     buckets, _ = run.bucket_and_partition_counts(stored.buckets)
     plan = run.plan(buckets)
-    carried = _find_carried_over(run, stored, plan)
+    carried = _find_carried_over(run, stored, plan, other)
     frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
     assert frames.begins is not None
     return [*forecast(stored, plan, carried, frames.begins, cores(run.session))]
@@ -384,27 +385,28 @@ def _state_after_last_batch(
 
 
 def _find_carried_over(
-    run: StartRequest, stored: CheckpointStores | None, plan: Plan
+    run: StartRequest,
+    stored: CheckpointStores | None,
+    plan: Plan,
+    bound: Mapping[str, Any] | None,
 ) -> CarriedOver:
     """Return what ``find_carried_over`` does, and raise its errors. Also raise ``CheckpointError``
-    for a source that goes on and whose files were moved since.
+    for a source that goes on and whose files were moved since. ``bound``: the content of the
+    ``dovetail.json`` of ``stored``, None without it.
     """
     carried = find_carried_over(stored, plan, run.nodes)
-    if stored is not None:
-        bound = CheckpointFile(run.session, stored.checkpoint).binding_of_begun(run.operator)
+    if stored is not None and bound is not None:
         then, sources = identities_of_old_sources(stored), sources_of(run.nodes)
         same = [s for s in sources if input_identity(describe_input(run.nodes, s)) in then]
         folders.refuse_moved(run, same, bound.get(folders.READ))
     return carried
 
 
-def _zone_of(run: StartRequest, checkpoint: str) -> str:
-    """Return the time zone of a query that goes on from another ``checkpoint``: the one that this
-    began in, as it has stored what expressions gave there. Raises ``CheckpointError`` for
-    expressions that are bound to another zone (``time_zone.zone_of``).
+def _binding(run: StartRequest, checkpoint: str) -> dict[str, Any]:
+    """Return the content of the ``dovetail.json`` of another query, which has begun.
+    ``checkpoint``: that of the other query.
     """
-    other = CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
-    return time_zone.zone_of(run, other)
+    return CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
 
 
 @contextmanager
