@@ -197,7 +197,12 @@ def column_mapping(session: SparkSession, table: str) -> str | None:
         mode = session.conf.get(
             f"spark.databricks.delta.properties.defaults.{MAPPING_PROPERTY[6:]}", None
         )
-    return mode if mode in ("name", "id") else None
+    return _mapping_mode(mode)
+
+
+def _mapping_mode(value: str | None) -> str | None:
+    """Return the value of ``MAPPING_PROPERTY`` if it stands for column mapping, else None."""
+    return value if value in ("name", "id") else None
 
 
 def folder_name_bytes_max(details: Row) -> int | None:
@@ -207,7 +212,7 @@ def folder_name_bytes_max(details: Row) -> int | None:
     """
     properties = details["properties"]
     random = properties.get(_RANDOM_FOLDERS, "").lower() == "true"
-    mapped = properties.get(MAPPING_PROPERTY) in ("name", "id")
+    mapped = _mapping_mode(properties.get(MAPPING_PROPERTY)) is not None
     limited = details["location"].partition(":")[0] in ("file", "hdfs")
     return _FOLDER_NAME_BYTES_MAX if limited and not random and not mapped else None
 
