@@ -13,8 +13,12 @@ import delta_rows
 import pyarrow as pa
 from parquet_rows import add_file
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import dovetail as dt
+from dovetail.io.sinks.delta.versions import VERSION_FIELDS
+from dovetail.platform import delta_tables
+from dovetail.platform.sessions import cloned_session
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 COLUMNS = "id string, v long, at timestamp, gone boolean"
@@ -64,6 +68,27 @@ def changelog(
     added = "_change string, _timestamp timestamp, _position long"
     random.Random(first).shuffle(rows)
     return delta_rows.frame(spark, rows, f"{columns}, {added}")
+
+
+class Versions(NamedTuple):
+    """A table with a history, the columns that it has, and a session for merges."""
+
+    session: SparkSession
+    path: Path
+    schema: StructType
+
+    @classmethod
+    def empty(cls, spark: SparkSession, path: Path, columns: str) -> Versions:
+        """Make a table without rows. ``columns``: the key's and those of its values."""
+        session = cloned_session(spark)
+        delta_tables.tune(session)
+        made = cls(session, path, StructType([*StructType.fromDDL(columns), *VERSION_FIELDS]))
+        delta_rows.create(path, made.schema)
+        return made
+
+    @property
+    def name(self) -> str:
+        return delta_tables.sql_name(str(self.path))
 
 
 def versions(rows: pa.Table, key: str = "id") -> Rows:

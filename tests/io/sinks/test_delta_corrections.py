@@ -15,18 +15,15 @@ from typing import Any
 import delta_rows
 import pytest
 from bench.parameters import slow_after
-from delta_changes import Change, Place, Rows, changelog, versions
+from delta_changes import Change, Place, Rows, Versions, changelog, versions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 import dovetail as dt
 from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.io.sinks.delta import corrections, tables
-from dovetail.io.sinks.delta.versions import VERSION_FIELDS
 from dovetail.platform import delta_tables, delta_upsert, sessions
-from dovetail.platform.sessions import cloned_session
 
 
 def model(changes: Sequence[Change]) -> Rows:
@@ -95,37 +92,27 @@ def test_versions_lie_where_their_times_are_however_changes_come(
         for at in range(100)
         for gone in [rng.random() < 0.35]
     ]
-    own = cloned_session(delta_spark)
-    delta_tables.tune(own)
     declared = f"{quoted(key)} string, v long"
-    schema = StructType([*StructType.fromDDL(declared), *VERSION_FIELDS])
-    path = tmp_path / "table"
-    table = delta_tables.sql_name(str(path))
-    delta_rows.create(path, schema)
+    to = Versions.empty(delta_spark, tmp_path / "table", declared)
 
     batches = [*pairwise([0, *sorted(rng.sample(range(1, 100), cuts)), 100])]
     for first, last in [*batches, batches[-1]]:
         frame = changelog(delta_spark, changes[first:last], first, declared)
-        corrections.merge_corrections(own, frame, table, schema, [key], nulls=nulls)
-        assert versions(delta_rows.read(path), key) == model(changes[:last])
+        corrections.merge_corrections(to.session, frame, to.name, to.schema, [key], nulls=nulls)
+        assert versions(delta_rows.read(to.path), key) == model(changes[:last])
     frame = changelog(delta_spark, changes, 0, declared)
-    whole = corrections.corrected_versions(frame, schema, [key])
+    whole = corrections.corrected_versions(frame, to.schema, [key])
     assert versions(whole.toArrow(), key) == model(changes)
 
 
 def test_a_value_that_another_writer_changes_meanwhile_stays_changed(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = cloned_session(delta_spark)
-    delta_tables.tune(own)
-    schema = StructType([*StructType.fromDDL("id string, v long"), *VERSION_FIELDS])
-    path = tmp_path / "table"
-    table = delta_tables.sql_name(str(path))
-    delta_rows.create(path, schema)
+    to = Versions.empty(delta_spark, tmp_path / "table", "id string, v long")
 
     def merge(first: int, *changes: Change) -> None:
         frame = changelog(delta_spark, changes, first, "id string, v long")
-        corrections.merge_corrections(own, frame, table, schema, ["id"], nulls=False)
+        corrections.merge_corrections(to.session, frame, to.name, to.schema, ["id"], nulls=False)
 
     merge(0, Change("a", 1, 10), Change("a", 5, 15))
 
@@ -134,12 +121,12 @@ def test_a_value_that_another_writer_changes_meanwhile_stays_changed(
         """Store rows, and change the table once the actions on it are known."""
         with sessions.stored_frame(rows) as stored_rows:
             if "_position" not in rows.columns:
-                delta_spark.sql(f"UPDATE {table} SET v = NULL WHERE v = 10")
+                delta_spark.sql(f"UPDATE {to.name} SET v = NULL WHERE v = 10")
             yield stored_rows
 
     monkeypatch.setattr(corrections, "stored_frame", stored_frame)
     merge(2, Change("a", 3, 13))
-    assert versions(delta_rows.read(path)) == [
+    assert versions(delta_rows.read(to.path)) == [
         ("a", 13, 3, 5),
         ("a", 15, 5, None),
         ("a", None, 1, 3),

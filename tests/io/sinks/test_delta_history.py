@@ -13,18 +13,16 @@ from typing import Any
 import delta_rows
 import pytest
 from bench.parameters import slow_after
-from delta_changes import Change, Place, Rows, changelog, second_of, versions
+from delta_changes import Change, Place, Rows, Versions, changelog, second_of, versions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 import dovetail as dt
 from dovetail.base.columns import quoted
 from dovetail.io.sinks.delta import tables
 from dovetail.io.sinks.delta import versions as delta_history
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import cloned_session
 
 
 def tracked(value: int | None) -> int | None:
@@ -104,13 +102,8 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
         Change(rng.choice(keys), rng.randrange(12) + at // 6, at, rng.random() < 0.35)
         for at in range(90)
     ]
-    own = cloned_session(delta_spark)
-    delta_tables.tune(own)
     declared, tracks = f"{quoted(key)} string, v long, t long", bool(track)
-    schema = StructType([*StructType.fromDDL(declared), *delta_history.VERSION_FIELDS])
-    path = tmp_path / "table"
-    table = delta_tables.sql_name(str(path))
-    delta_rows.create(path, schema)
+    to = Versions.empty(delta_spark, tmp_path / "table", declared)
 
     def frame(first: int, last: int) -> DataFrame:
         coming = changes[first:last]
@@ -119,43 +112,40 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     batches = [*enumerate(pairwise([0, *sorted(rng.sample(range(1, 90), cuts)), 90]))]
     for number, (first, last) in [*batches, batches[-1]]:
         with delta_tables.temporary_settings(
-            own, delta_tables.commit_once_settings("query", number)
+            to.session, delta_tables.commit_once_settings("query", number)
         ):
             delta_history.merge_versions(
-                own, frame(first, last), table, schema, [key], nulls=nulls, track=track
+                *(to.session, frame(first, last), to.name, to.schema, [key]),
+                nulls=nulls,
+                track=track,
             )
-        assert versions(delta_rows.read(path), key) == model(changes[:last], tracks=tracks)
+        assert versions(delta_rows.read(to.path), key) == model(changes[:last], tracks=tracks)
     # A commit for each, and the first.
-    assert len(delta_rows.operations(path)) == len(batches) + 1
-    whole = delta_history.new_versions(frame(0, 90), schema, [key], track)
+    assert len(delta_rows.operations(to.path)) == len(batches) + 1
+    whole = delta_history.new_versions(frame(0, 90), to.schema, [key], track)
     assert versions(whole.toArrow(), key) == model(changes, tracks=tracks)
 
 
 def test_a_version_that_another_writer_deletes_meanwhile_does_not_come_back(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = cloned_session(delta_spark)
-    delta_tables.tune(own)
-    schema = StructType([*StructType.fromDDL("id string, v long"), *delta_history.VERSION_FIELDS])
-    path = tmp_path / "table"
-    table = delta_tables.sql_name(str(path))
-    delta_rows.create(path, schema)
+    to = Versions.empty(delta_spark, tmp_path / "table", "id string, v long")
 
     def merge(first: int, *changes: Change) -> None:
         frame = changelog(delta_spark, changes, first, "id string, v long")
-        delta_history.merge_versions(own, frame, table, schema, ["id"], nulls=False)
+        delta_history.merge_versions(to.session, frame, to.name, to.schema, ["id"], nulls=False)
 
     merge(0, Change("a", 1, 10), Change("b", 1, 20))
     replace = delta_tables.replace
 
     def replace_late(*arguments: Any) -> None:
-        delta_spark.sql(f"DELETE FROM {table} WHERE id = 'a'")
+        delta_spark.sql(f"DELETE FROM {to.name} WHERE id = 'a'")
         replace(*arguments)
 
     monkeypatch.setattr(delta_tables, "replace", replace_late)
     merge(2, Change("a", 2, 11), Change("b", 2, 21))
-    assert delta_rows.operations(path)[-2] == "DELETE"
-    assert versions(delta_rows.read(path)) == [
+    assert delta_rows.operations(to.path)[-2] == "DELETE"
+    assert versions(delta_rows.read(to.path)) == [
         ("a", 11, 2, None),
         ("b", 20, 1, 2),
         ("b", 21, 2, None),
