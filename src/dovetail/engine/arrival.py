@@ -88,7 +88,8 @@ def arrange_rows(
     ``rows``: at least one row of ``source.travel_schema``, in the order of reading. ``counted``:
     bool[rows], the rows that advance stream time, None for all. ``left_out``: bool[rows], the rows
     that a condition leaves out, None for none. They stay in the result. ``used``: bool[rows], the
-    rows of the result, None for all. Others only count for places in logs.
+    rows of the result, None for all. Others only count for places in logs and, if all readers share
+    a clock (``common_clock``), for clocks.
 
     Rows with positions in logs are sorted by log and position. Those of another stage are returned
     as they are, since they bring all columns of ``source.wire_schema``. ``runs`` is None unless the
@@ -108,11 +109,8 @@ def arrange_rows(
             counted, left_out, used = (
                 None if mask is None else mask[order] for mask in (counted, left_out, used)
             )
-    time_us = rows.column(EVENT_TIME).to_numpy()
-    if counted is not None:
-        time_us = np.where(counted, time_us, NO_TIME)
     log, first = _split_into_runs(arrival, rows)
-    clock_us = stream_us = running_clock(log, time_us)
+    clock_us = stream_us = running_clock(log, _times_that_count(arrival, rows, counted))
     last = np.append(first[1:], len(rows)) - 1
     runs = None
     if arrival.by_file or arrival.by_own_logs or arrival.orders_left_out:
@@ -135,6 +133,19 @@ def arrange_rows(
         rows = rows.append_column(name, pa.array(columns[name]))
     facts = ArrivalFacts(int(stream_us[last].max()), runs, stairs)
     return rows if used is None else rows.filter(pa.array(used)), facts
+
+
+def _times_that_count(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> Ints:
+    """Return the timestamps of ``rows`` that advance clocks and stream time: int64[rows],
+    microseconds. It is ``NO_TIME`` for a row that is not ``counted``, unless all readers of the
+    source share a clock (``common_clock``).
+
+    ``counted``: bool[rows], None for all.
+    """
+    time_us: Ints = rows.column(EVENT_TIME).to_numpy()
+    if counted is None or arrival.common_clock:
+        return time_us
+    return np.where(counted, time_us, NO_TIME)
 
 
 def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> ArrivalFacts:

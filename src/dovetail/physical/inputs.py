@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, pairwise
@@ -150,6 +151,8 @@ class Arrival:
     """True if all sources are read from one log, whatever they say themselves."""
     left_out: bool = False
     """True if conditions may leave rows of tables out. Their clocks may be ahead of stream time."""
+    branching: frozenset[Source] = frozenset()
+    """The sources that stages read several times. Each reader may leave other rows out."""
 
     @classmethod
     def of(cls, *nodes: Node, one_log: bool = False) -> Arrival:
@@ -168,6 +171,7 @@ class Arrival:
             streams=any(part.stream for part in computed),
             one_log=one_log,
             left_out=any(part.emits_spurious_tombstones for part in computed),
+            branching=_read_several_times(computed),
         )
 
     def has_shared_log(self, source: Entry) -> bool:
@@ -235,6 +239,21 @@ class Arrival:
         return (*position, *self._order_columns(source), TIE, *self._time_columns)
 
 
+def _read_several_times(nodes: Iterable[Node]) -> frozenset[Source]:
+    """Return the sources that are an input of several of ``nodes``, or several inputs of one, each
+    perhaps through views. A node that comes twice counts once.
+    """
+    entries = chain.from_iterable(
+        node.inputs
+        for node in {id(node): node for node in nodes}.values()
+        if not isinstance(node, Entry)
+    )
+    reads = Counter(entry.base for entry in entries if isinstance(entry, Entry))
+    return frozenset(
+        base for base, count in reads.items() if isinstance(base, Source) and count > 1
+    )
+
+
 def _merge_orders(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
     """Return all sources in ``orders``, each once, in an order that agrees with each list. If lists
     disagree, return the sources by first use. No lists give an empty tuple.
@@ -283,7 +302,9 @@ def source_spec(
     shared_log = ordered_by == "shared log"
     carries = arrival.carried_columns(source)
     clocked = not carries
-    orders_left_out = clocked and source.emits_spurious_tombstones and not shared_log
+    common_clock = base in arrival.branching and not (arrival.timed or shared_log or aligned)
+    loose = source.emits_spurious_tombstones
+    orders_left_out = clocked and loose and not (shared_log or common_clock)
     goes_by_time = arrival.timed and (shared_log or (orders_left_out and not aligned))
     schema = wire_schema(input_)
     return SourceSpec(
@@ -300,7 +321,7 @@ def source_spec(
             valueless=valueless,
             null_keys=alone or source.null_keys,
             keeps_time=keeps_time,
-            loose=source.emits_spurious_tombstones,
+            loose=loose,
             versioned_us=source.versioned_us,
             in_order=source.in_order,
         ),
@@ -314,6 +335,7 @@ def source_spec(
             logs=ordered_by == "own logs" and _has_logs(input_),
             limited=isinstance(base, Source) and base.order.limited,
             orders_left_out=orders_left_out,
+            common_clock=common_clock,
         ),
     )
 
@@ -366,9 +388,13 @@ def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str])
     """Return True if the rows of a stage need ``_order``, their place among rows with equal clocks.
 
     They do if ``_order`` is among ``feeds``, the columns that the stage gives to its readers. They
-    also do if the rows of one of its ``inputs`` bring ``_order``.
+    also do if the rows of one of its ``inputs`` bring ``_order``, or if one reads a source that is
+    read several times.
     """
-    return ORDER in feeds or any(ORDER in arrival.carried_columns(i.source) for i in inputs)
+    return ORDER in feeds or any(
+        ORDER in arrival.carried_columns(i.source) or i.source.base in arrival.branching
+        for i in inputs
+    )
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:

@@ -183,7 +183,11 @@ class RowArrival:
     """True if a micro-batch may end before all of its logs are read equally far."""
     orders_left_out: bool = False
     """True if rows that a condition leaves out come in the order of their own times, between the
-    rows beside them in their log (``laws.arrival.with_left_out``). They do not advance stream time.
+    rows beside them in their log (``laws.arrival``). They do not advance stream time.
+    """
+    common_clock: bool = False
+    """True if a row has one clock for all readers of the source, as no result depends on stream
+    time. So rows that this reader leaves out count for clocks and for stream time, too.
     """
 
     @property

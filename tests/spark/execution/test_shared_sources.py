@@ -147,16 +147,19 @@ def by_key(rows: list[Row]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("ordered_by", ["reading", "logs", "files"])
 @pytest.mark.parametrize("counted", COUNTED)
+@pytest.mark.parametrize("back", [False, True])
 def test_a_record_comes_before_what_it_changes(
-    spark: SparkSession, tmp_path: Path, ordered_by: str, counted: str
+    spark: SparkSession, tmp_path: Path, ordered_by: str, counted: str, back: bool
 ) -> None:
     """A stream is joined with counts of some of its own records. The first records, one log and one
-    file have none of these.
+    file have none of these. With ``back``, times go back behind those that are not counted.
     """
     values = [None, 0, 2, 2, 0, 1, None, 3, 1, 2, 3, 0, 1, 2]
+    logs = [(v or 0) % 2 if ordered_by == "logs" else 0 for v in values]
+    seconds = [n + 9 * (back and not value) for n, value in enumerate(values)]
     rows = [
-        {"id": n, "log": (v or 0) % 2, "v": v, "at": f"2024-05-01T10:00:{n:02}Z"}
-        for n, v in enumerate(values)
+        {"id": n, "log": log, "v": value, "at": f"2024-05-01T10:00:{second:02}Z"}
+        for n, (log, value, second) in enumerate(zip(logs, values, seconds, strict=True))
     ]
     for number in range(0, len(rows), 3):
         with timed_file(tmp_path / f"{number:02}.json", number) as path:
@@ -172,8 +175,14 @@ def test_a_record_comes_before_what_it_changes(
     counts = read_stream.where(counted).group_by("v").agg(n=dt.count())
     joined = read_stream.join(counts, how="left", on="v", select=["v", "n"])
 
+    clocks = {0: 0, 1: 0}
+    arrival = []
+    for number, log in enumerate(logs):
+        clocks[log] = max(clocks[log], seconds[number])
+        arrival.append((clocks[log], log, number))
     expected, seen = {}, Counter[Any]()
-    for number, value in enumerate(values):
+    for *_, number in sorted(arrival):
+        value = values[number]
         expected[number] = (value, seen[value] or None)
         seen[value] += value is not None and COUNTED[counted](value)
     for buckets in (1, 3):
