@@ -29,7 +29,6 @@ from typing import Any
 
 from benchmarks import foreign_key, harness
 from benchmarks.peers import data
-from benchmarks.peers.contest import CORES
 from benchmarks.peers.topologies import TOPOLOGIES
 
 ORDERS, WARM_UP, ROUNDS = 1_000_000, 5, 3
@@ -83,7 +82,7 @@ def beside_kafka_streams(directory: Path) -> dict[str, Any]:
     """Return the ratios over Kafka Streams of a join by foreign key, from Kafka to Kafka: at its
     defaults, and with the producer and memory settings of dovetail.
     """
-    spark = harness.session(CORES)
+    spark = harness.session(data.CORES)
     measured = foreign_key.kafka(spark, directory, KAFKA_RECORDS, 1, [])
     spark.stop()
     names = {

@@ -28,7 +28,6 @@ from benchmarks.nexmark.check import differences, queried
 from benchmarks.peers import data
 from benchmarks.peers.topologies import TOPOLOGIES, Topology
 
-CORES = 2
 PYTHON = "DOVETAIL_PATHWAY"
 """The environment variable with the Python that has Pathway; ``./dev bench`` sets it."""
 
@@ -39,7 +38,7 @@ def in_turn(
     """Return the seconds of each system's runs, the first one included. A new session and a new
     Flink are started for it.
     """
-    spark = harness.session(CORES)
+    spark = harness.session(data.CORES)
     with flink() as peer:
         declare(peer, directory)
         runs = {
@@ -133,7 +132,7 @@ def pathway(directory: Path, name: str, target: Path | None = None) -> float:
         check=True,
         capture_output=True,
         text=True,
-        env=kept | {"PATHWAY_THREADS": str(CORES)},
+        env=kept | {"PATHWAY_THREADS": str(data.CORES)},
     )
     return float(json.loads(done.stdout.strip().splitlines()[-1])["seconds"])
 
@@ -142,7 +141,7 @@ def refuse_other_rows(directory: Path, name: str, topology: Topology) -> None:
     """Raise ``AssertionError`` if a system's rows at rest are not those of DuckDB."""
     inputs = {kind: in_memory(directory / kind) for kind in data.COLUMNS}
     expected = queried(topology.sql, inputs)
-    spark = harness.session(CORES)
+    spark = harness.session(data.CORES)
     parts = {"dovetail": ours_rows(spark, directory, topology)}
     parts["pathway"] = pathways_rows(directory, name)
     with flink() as peer:

@@ -1,4 +1,4 @@
-"""The files that all systems read: CSV, of whole numbers alone."""
+"""What all systems get: files of CSV with whole numbers alone, and two cores."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ COLUMNS = {
 """The columns of each input, the key first and the time, in seconds since 1970, last."""
 BEGIN_S = 1_700_000_000
 CITIES = 500
+CORES = 2
 
 
 def write(directory: Path, orders: int, *, files: int = 10) -> None:
