@@ -50,6 +50,10 @@ def rows_of(columns: Sequence[str], given: Sequence[Sequence[Any]]) -> list[dict
     return rows
 
 
+ORDERS_OF_ONE = rows_of(["id", "customer"], [[number, 1, number] for number in range(12)])
+MOVES = rows_of(["id", "city"], [[1, city, at] for city, at in (("a", 5), ("b", 15), ("c", 16))])
+
+
 def agree(
     spark: SparkSession, topology: Topology, given: Mapping[Topology, Sequence[Mapping[str, Any]]]
 ) -> list[testing.Change]:
@@ -319,6 +323,23 @@ VALUES: dict[str, tuple[str, Any]] = {
 }
 
 
+def test_changes_of_one_record_come_in_the_order_of_a_query(spark: SparkSession) -> None:
+    """A customer's city is the key of all its orders, so the last one of them has the row."""
+    orders, customers = (
+        dt.Table.from_changelog(
+            frame_of(spark, columns, rows), key="id", timestamp="at", deleted="gone", name=name
+        )
+        for columns, rows, name in (
+            ("id long, customer long", ORDERS_OF_ONE, "orders"),
+            ("id long, city string", MOVES, "customers"),
+        )
+    )
+    joined = orders.join(customers, on="customer", select=["city"])
+    moved = joined.key_by("city", duplicates="last")
+    changes = agree(spark, moved, {orders: ORDERS_OF_ONE, customers: MOVES})
+    assert {change.key["city"] for change in changes} == {"a", "b", "c"}
+
+
 def test_values_of_every_type(spark: SparkSession, orders: Any) -> None:
     """They reach the expression and come back as they were, whatever the session's time zone."""
     columns = ", ".join(f"{quoted(name)} {type_}" for name, (type_, _) in VALUES.items())
@@ -339,7 +360,7 @@ def test_values_of_every_type(spark: SparkSession, orders: Any) -> None:
             table, select={**same, "text": F.col("right.instant").cast("string")}
         )
         changes = agree(spark, joined, {**dict([orders]), table: rows})
-    assert [change.key["id"] for change in changes] == [1, 2, 1, 2]
+    assert [change.key["id"] for change in changes] == [1, 1, 2, 2]
     row = changes[0].values
     assert row is not None
     del row["text"]

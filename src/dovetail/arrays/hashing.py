@@ -1,8 +1,8 @@
 """A stable hash of rows, and two hashes in one number.
 
-The stable hash is persisted. Windows, sessions, rows with another key and the test driver's
-snapshots are ordered by it in state, and it fills the registers of distinct counts. All other rows
-of a query are ordered by Spark's ``xxhash64`` (``arrays.spark_hash``).
+The stable hash is persisted. Windows, sessions and rows with another key are ordered by it in
+state, and it fills the registers of distinct counts. All other rows, of a query and of the test
+driver, are ordered by Spark's ``xxhash64`` (``arrays.spark_hash``).
 """
 
 from __future__ import annotations

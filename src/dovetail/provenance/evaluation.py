@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.spark_hash import spark_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.engine.local import Expressions, LocalRun
 from dovetail.physical.planner import plan_of
@@ -34,7 +34,7 @@ def computed_row(
         for name in inputs
     }
     local = LocalRun(
-        plan_of([replace(node, **sources)], buckets=1, emit="change"), stable_hash, expressions
+        plan_of([replace(node, **sources)], buckets=1, emit="change"), spark_hash, expressions
     )
     # Right rows come first, so that each left row finds its match.
     for sequence, (name, row) in enumerate(reversed([*inputs.items()])):

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dovetail.api.results import AResult
 from dovetail.api.tables import Table
 from dovetail.api.topology import ATopology, AWindowedTable, Topology
-from dovetail.arrays.hashing import stable_hash
+from dovetail.arrays.spark_hash import spark_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, POSITION
 from dovetail.base.hints import HintedDriver
 from dovetail.base.text_cells import microseconds_of
@@ -55,7 +55,7 @@ stream time to which it moved without rows, None for none.
 _SNAPSHOT = pa.schema(
     [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
 )
-_SNAPSHOT_VERSION = 4
+_SNAPSHOT_VERSION = 5
 """The first byte of a snapshot."""
 
 
@@ -82,7 +82,8 @@ class Driver(ExplainingDriver, HintedDriver):
     key_hash : function, optional
         The function that assigns keys to buckets. It gets the key columns, a list of Arrow
         arrays, and returns a NumPy array of int64, one per row. A constant one makes all
-        keys collide. The default hash is the same in every process.
+        keys collide. The default is Spark's, as in a query. So changes of one record that
+        concern several keys come in the order of a query with one bucket.
     spark : SparkSession, optional
         The session that evaluates the topology's Spark expressions, if it has any.
     idle : str or timedelta, optional
@@ -159,7 +160,7 @@ class Driver(ExplainingDriver, HintedDriver):
         )
         self._sources = {source: columns_of(source) for source in sources_of(nodes)}
         evaluator = None if spark is None else Evaluator(spark)
-        self._root = LocalRun(plan, stable_hash if key_hash is None else key_hash, evaluator)
+        self._root = LocalRun(plan, spark_hash if key_hash is None else key_hash, evaluator)
         if idle is not None:
             self._root.let_time_go_on(IdleRules(((0, idle_us("Driver", idle, plan)),)))
         self._spark = spark
