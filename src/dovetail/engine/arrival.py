@@ -110,7 +110,8 @@ def arrange_rows(
                 None if mask is None else mask[order] for mask in (counted, left_out, used)
             )
     log, first = _split_into_runs(arrival, rows)
-    clock_us = stream_us = running_clock(log, _times_that_count(arrival, rows, counted))
+    time_us = _times_that_count(arrival, rows, counted)
+    clock_us = stream_us = running_clock(log, time_us)
     last = np.append(first[1:], len(rows)) - 1
     runs = None
     if arrival.by_file or arrival.by_own_logs or arrival.orders_left_out:
