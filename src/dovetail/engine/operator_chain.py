@@ -240,8 +240,8 @@ def _with_cause_columns(share: Share, emitted: pa.Table, order: Ints, clock: _Cl
 
     ``order``: int64[rows], the rows of all inputs, concatenated, in order of arrival. ``clock``:
     the stream time of the last operator at each of them. If the last operator emits closed windows,
-    a change is caused by the moment at which the window is due. In a batch without rows, the
-    columns are 0.
+    the record that closes the window causes a change, of whichever bucket it is. Other columns are
+    0 in a batch without rows.
     """
     fragment, last, rank = share.fragment, share.fragment.last, emitted.column(SEQUENCE).to_numpy()
     emitted = emitted.drop_columns([SEQUENCE])
@@ -260,13 +260,29 @@ def _with_cause_columns(share: Share, emitted: pa.Table, order: Ints, clock: _Cl
     if isinstance(last.law, FinalLaw):
         end = emitted.column(key_name(last.keys - 1)).cast(pa.int64()).to_numpy()
         key = [combine_chunks(emitted.column(key_name(n))) for n in range(last.keys)]
-        every = np.ones(len(rank), np.bool_)
-        cause = cause.with_due_moments(
-            every, end + last.law.due_us, stable_hash(key), fragment.holds_us
-        )
+        every, due_us = np.ones(len(rank), np.bool_), end + last.law.due_us
+        moves = _positions_reaching(share, due_us)
+        cause = cause.closed_at(every, moves, due_us, stable_hash(key), fragment.holds_us)
     for name, column in cause.arrays.items():
         emitted = emitted.append_column(name, column)
     return emitted
+
+
+def _positions_reaching(share: Share, time_us: Ints) -> Ints:
+    """Return for each time, in microseconds, the position of the record with which the stream time
+    of the last operator reaches it: int64[times]. That is the smallest one of its inputs.
+
+    A position is ``_sequence`` in the log that all inputs share. Without such a log it is the
+    record's clock. Records of all buckets count. It is ``NO_TIME`` if stream time was there before
+    the batch, and ``NEVER`` if no record of the batch does so.
+    """
+    positions = []
+    for number in share.fragment.last.clocks:
+        stairs = share.batches[number].stairs
+        assert stairs is not None
+        reached = time_us <= share.initial_us[number]
+        positions.append(np.where(reached, NO_TIME, stairs.first_position_at(time_us)))
+    return np.maximum.reduce(positions)  # type: ignore[no-any-return]
 
 
 def _with_ranks(rows: pa.Table, rank: Ints) -> pa.Table:

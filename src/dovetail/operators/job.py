@@ -24,7 +24,7 @@ from dovetail.base.columns import (
     STREAM_TIME,
     TIE,
 )
-from dovetail.laws.arrival import Stairs, order_before_records
+from dovetail.laws.arrival import Stairs, order_by_due_time
 from dovetail.operators.counts import Counts
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.source import SourceSpec
@@ -374,21 +374,31 @@ class Cause:
         """
         return Cause({name: column[which] for name, column in self.columns.items()})
 
-    def with_due_moments(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
-        """Return the causes with some records replaced by a moment: the moment at which stream time
-        reaches ``due_us``.
+    # An example of two windows that one record closes. Its clock is 45:
+    #
+    # | result | due | clock | order | stream time |
+    # |---|---|---|---|---|
+    # | window until 10 | 10 | 45 | before all records, first | 10 |
+    # | window until 20 | 20 | 45 | before all records, second | 20 |
+    def closed_at(
+        self, which: Mask, moves: Ints, due_us: Ints, hash_: Ints, holds_us: int
+    ) -> Cause:
+        """Return the causes with some records replaced by those that move stream time to
+        ``due_us``.
 
-        ``which``: bool[n], true for the results to change. ``due_us``: int64[n], microseconds.
-        ``hash_``: int64[n], the hashes of the results' keys. ``holds_us``: the span by which the
-        stream time of the replaced results lies behind ``due_us``.
+        ``which``: bool[n], true for the results to change. ``moves``: int64[n], the position of the
+        record that does so: in the log that all inputs share or, without one, its clock; ``NEVER``
+        for none in this batch. ``due_us``: int64[n], microseconds. ``hash_``: int64[n], the hashes
+        of the results' keys. ``holds_us``: the span by which the stream time of the results lies
+        behind ``due_us``.
 
-        Results of a moment precede all records of that clock, in the order of hashes. Only
-        ``_clock``, ``_order``, ``_tie`` and ``_stream_time`` are replaced, as far as there are such
-        columns.
+        The results precede all records of that clock, by due time, then by hash. A column that the
+        causes do not have is left out.
         """
         early = {
-            CLOCK: due_us,
-            ORDER: order_before_records(hash_),
+            SEQUENCE: moves,
+            CLOCK: moves,
+            ORDER: order_by_due_time(due_us),
             TIE: hash_,
             STREAM_TIME: subtract_span_each(due_us, holds_us),
         }

@@ -143,8 +143,8 @@ class Arrival:
     """The sources of the topology. Their order decides ties."""
     timed: bool
     """True if anything in the topology depends on stream time."""
-    expires: bool = False
-    """True if rows of tables expire, by the stream time of their results."""
+    moves: bool = False
+    """True if stream time alone may cause results: rows of tables expire, or windows close."""
     streams: bool = False
     """True if any node is a stream. Its records may be the results of tables."""
     one_log: bool = False
@@ -167,7 +167,7 @@ class Arrival:
         return cls(
             _merge_orders([node.origins for node in nodes]),
             timed,
-            expires=any(part.expires for part in computed),
+            moves=any(part.expires or part.closes for part in computed),
             streams=any(part.stream for part in computed),
             one_log=one_log,
             left_out=any(part.emits_spurious_tombstones for part in computed),
@@ -188,7 +188,7 @@ class Arrival:
         | column | the record that caused the row | if |
         |---|---|---|
         | ``_clock`` | the largest timestamp of its log so far | inputs share no log |
-        | ``_order`` | its place among records of one clock | inputs share no log, or rows expire |
+        | ``_order`` | its place among records of one clock | no shared log, or ``moves`` |
         | ``_tie`` | the hash of the changed key, for changes of one record | always |
         | ``_stream_time`` | the stream time of the stage that made it | the topology needs it |
         """
@@ -202,25 +202,25 @@ class Arrival:
         """The column ``_stream_time`` (the stream time of the stage that made a row), as the only
         element. Empty if nothing in the topology needs it.
         """
-        needed = self.expires or self.streams or (self.timed and self.left_out)
+        needed = self.moves or self.streams or (self.timed and self.left_out)
         return (STREAM_TIME,) if needed else ()
 
     def _order_columns(self, source: Entry) -> tuple[str, ...]:
         """Return the names of the columns that order an input's changes, without ``_sequence``:
         ``_clock`` and ``_order``, or none in a shared log.
 
-        In a shared log with expiring rows it is ``_order``: a row that expires comes before the
-        record that makes it expire. ``source``: the input.
+        In a shared log it is ``_order`` if rows expire or windows close: such results come before
+        the record that causes them. ``source``: the input.
         """
         if self.has_shared_log(source):
-            return (ORDER,) if self.expires else ()
+            return (ORDER,) if self.moves else ()
         return (CLOCK, ORDER)
 
     def cause_columns(self, node: Node) -> tuple[str, ...]:
         """Return the names of the columns by which readers of ``node``'s stage know the record that
         caused a change. ``_sequence`` is the first if all inputs share a log. Then come ``_clock``
-        and ``_order`` without such a log (with one, ``_order`` if rows expire). ``_tie`` always
-        follows, and ``_stream_time`` if the topology needs it.
+        and ``_order`` without such a log (with one, ``_order`` if rows expire or windows close).
+        ``_tie`` always follows, and ``_stream_time`` if the topology needs it.
 
         A source, a view of one and a delta join have at most ``_sequence``.
         """
@@ -231,9 +231,9 @@ class Arrival:
         """Return the names of the columns by which the second of two stages of one node knows the
         record that caused a row. ``source``: the input of the first stage.
 
-        In a shared log they begin with ``_sequence``, and ``_order`` if rows expire. Without one
-        they begin with ``_clock`` and ``_order``. ``_tie`` always follows, and ``_stream_time`` if
-        the topology needs it.
+        In a shared log they begin with ``_sequence``, and ``_order`` if rows expire or windows
+        close. Without one they begin with ``_clock`` and ``_order``. ``_tie`` always follows, and
+        ``_stream_time`` if the topology needs it.
         """
         position = (SEQUENCE,) if self.has_shared_log(source) else ()
         return (*position, *self._order_columns(source), TIE, *self._time_columns)

@@ -149,7 +149,7 @@ def plan_windowed_fragment(
                 name,
                 arrival,
                 numbered=numbered,
-                stairs=len(inputs) > 1 and input_index in clocks,
+                stairs=input_index in clocks and (len(inputs) > 1 or (final and bool(feeds))),
                 alone=input_.source.stream
                 and input_.used is None
                 and computed.keeps_unmatched(input_.source),

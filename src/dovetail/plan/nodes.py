@@ -142,6 +142,11 @@ class Node:
         return False
 
     @property
+    def closes(self) -> bool:
+        """True if results come as stream time closes windows. This base class returns False."""
+        return False
+
+    @property
     def versioned_us(self) -> int | None:
         """The length of the node's history in microseconds behind stream time, for a versioned
         table. None without a history, as in this base class.

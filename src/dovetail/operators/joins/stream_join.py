@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from dovetail.arrays.grouping import any_null, by_group_and_time, rank_of_keys
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline
-from dovetail.base.columns import EVENT_TIME, HASH, SEQUENCE
+from dovetail.base.columns import EVENT_TIME, HASH
 from dovetail.laws.joins.stream_join import NEVER, Arrivals, Pairs, Window, stream_times
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import (
@@ -368,7 +368,7 @@ class _ResultCauses:
 
     def result_causes(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
         """Return the cause of each result: the record that arrives or, for a result whose ``order``
-        is 0, the moment at which its window closes. Without ``Operator.feeds`` the result has no
+        is 0, the record that closes its window. Without ``Operator.feeds`` the result has no
         columns.
 
         ``arrival``: int64[results], the place of each record among all events in the order of
@@ -396,13 +396,9 @@ class _ResultCauses:
                 + 1
             )
             hash_[of_side] = stable_hash(keys)
-        cause = cause.with_due_moments(order == 0, due, hash_, operator.law.holds_us)
-        if SEQUENCE not in operator.feeds:
-            return cause
-        sequence = np.where(
-            order == 0, _first_positions_past(self.job, due - 1), cause.columns[SEQUENCE]
-        )
-        return Cause({**cause.columns, SEQUENCE: sequence})
+        aligned = any(batch.stairs is None for batch in self.job.batches)
+        moves = due if aligned else _first_positions_past(self.job, due - 1)
+        return cause.closed_at(order == 0, moves, due, hash_, operator.law.holds_us)
 
 
 def _store_rows(

@@ -7,7 +7,7 @@ its timestamp.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -156,12 +156,14 @@ class StreamTableJoinLaw(Law):
         store = self.stores(sources)[name]
         return [Wait(name, metrics.waiting_metric(sources[stream].name, "grace"), store)]
 
-    def depends_on_time_of(self, entry: Entry) -> bool:
+    def depends_on_time_of(self, entry: Entry, feeds: Sequence[str]) -> bool:
         """Return True if records of other inputs depend on the stream time of ``entry``, an input
         of the join. For the stream, this is so if there is a grace period. For a table, it is so if
-        it is versioned.
+        it is versioned. ``feeds`` does not matter.
         """
-        return self.grace_us is not None if entry.stream else super().depends_on_time_of(entry)
+        if entry.stream:
+            return self.grace_us is not None
+        return super().depends_on_time_of(entry, feeds)
 
 
 @dataclass(frozen=True)
@@ -235,12 +237,16 @@ class StreamJoinLaw(Law):
                 stores[marks_store_name(side)] = Store("which of its records have found a match")
         return stores
 
-    def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True for an outer join whose unmatched records wait for their window to close
-        (``unmatched="on_close"``). Records of both sides wait then, so stream time decides which
-        come out first. ``entry``, an input of the join, does not matter.
+    def depends_on_time_of(self, entry: Entry, feeds: Sequence[str]) -> bool:
+        """Return True if unmatched records wait for their window to close
+        (``unmatched="on_close"``), and their order depends on other buckets' records. In an outer
+        join records of both sides wait, so stream time decides which come out first. In any join,
+        a reader orders them by the record that closes their window.
+
+        ``entry``, an input of the join, does not matter. ``feeds``: empty if there is no reader.
         """
-        return self.how == "outer" and self.unmatched == "on_close"
+        waits = self.how != "inner" and self.unmatched == "on_close"
+        return waits and (self.how == "outer" or bool(feeds))
 
     @property
     def lossy_inputs(self) -> list[int]:
@@ -453,9 +459,9 @@ class ExpireLaw(Law):
         rows = replace(table_store(sources, 0), holds=holds, span_us=self.after_us, whole=False)
         return {name: rows, expiry_store_name(name): Store("when each row expires")}
 
-    def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True: rows in every bucket expire by the stream time of ``entry``, the only
-        input.
+    def depends_on_time_of(self, entry: Entry, feeds: Sequence[str]) -> bool:
+        """Return True: rows in every bucket expire by the stream time of ``entry``, the only input.
+        ``feeds`` does not matter.
         """
         return True
 

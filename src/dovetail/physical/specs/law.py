@@ -282,10 +282,12 @@ class Law:
         """
         return []
 
-    def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True if records of other inputs depend on the stream time of ``entry``, an input
-        of the operator's stage. By default this is so if it is versioned and the leaves read
-        several inputs.
+    def depends_on_time_of(self, entry: Entry, feeds: Sequence[str]) -> bool:
+        """Return True if all buckets must hear how the stream time of ``entry`` rises, an input of
+        the operator's stage. By default this is so if it is versioned and the leaves read several
+        inputs: records of the others depend on it.
+
+        ``feeds``: the columns that tell a reader which record caused a change; empty without one.
         """
         return entry.versioned_us is not None and len(set(self.leaves)) > 1
 

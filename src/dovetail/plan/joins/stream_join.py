@@ -152,6 +152,13 @@ class StreamJoin(JoinNode):
         """
         return self.how != "inner" and self.unmatched == "retract"
 
+    @property
+    def closes(self) -> bool:
+        """True if records without a match are emitted as their windows close: in left and outer
+        joins with ``unmatched="on_close"``.
+        """
+        return self.how != "inner" and self.unmatched == "on_close"
+
     def options(self, text: Text) -> Mapping[str, Any]:
         """Return, as JSON data, the options on which stored state depends. They are the window, as
         ``before_us``, ``after_us`` and ``grace_us``, and ``unmatched``, the treatment of records

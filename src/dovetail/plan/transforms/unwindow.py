@@ -54,6 +54,11 @@ class Unwindowed(Node):
         return f"windows as a {'stream' if self.stream else 'table'}{final}"
 
     @property
+    def closes(self) -> bool:
+        """True if only closed windows are emitted."""
+        return self.final
+
+    @property
     def inputs(self) -> tuple[Node, ...]:
         """The windowed table, as the only element."""
         return (self.input,)
