@@ -478,6 +478,9 @@ def debezium(
     few numbers for each key that has a row. Events that a connector sends again are left
     out if their transaction is the key's last one (metric ``<name>.repeated``).
 
+    *Nulls.* Kafka Connect's JSON converter writes the default of a column in place of a
+    null. ``value.converter.replace.null.with.default=false`` in the connector prevents it.
+
     *Infinity.* PostgreSQL's ``infinity`` is read as 9999-12-30 23:59:59.999999 in UTC, and
     ``-infinity`` as 0001-01-03. ``to_postgres`` writes them back.
 
