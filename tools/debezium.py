@@ -111,6 +111,8 @@ class Worker:
         for part in ("key", "value"):
             own[f"{part}.converter"] = _JSON
             own[f"{part}.converter.schemas.enable"] = str(self.schemas).lower()
+            # By default a null arrives as the default of its column.
+            own[f"{part}.converter.replace.null.with.default"] = "false"
         return own
 
 

@@ -56,7 +56,7 @@ _INFINITE_TIMES = {
     ),
 }
 """The values that stand for infinity and for minus infinity, by type."""
-_HEADER = 4
+HEADER = 4
 """The number that PostgreSQL adds to the length or precision in a type modifier."""
 
 
@@ -217,7 +217,7 @@ def digits_of(column: StoreColumn) -> tuple[int, int]:
     """Return the precision and the scale of a ``numeric`` column, in decimal digits. The scale may
     be negative. The column must declare them: its ``modifier`` is not -1.
     """
-    coded = column.modifier - _HEADER
+    coded = column.modifier - HEADER
     return coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
 
 
@@ -253,7 +253,7 @@ def _find_possible_texts(column: StoreColumn, keys: pa.Array, encoding: str) -> 
         return find_all_true(pc.is_in(keys, pa.array(column.labels, keys.type)))
     fine = [pc.invert(pc.match_substring(keys, "\0"))]
     if column.type in ("varchar", "bpchar") and column.modifier >= 0:
-        fine.append(pc.less_equal(pc.utf8_length(keys), column.modifier - _HEADER))
+        fine.append(pc.less_equal(pc.utf8_length(keys), column.modifier - HEADER))
     if column.type == "bpchar":
         fine.append(pc.invert(pc.ends_with(keys, " ")))
     mask = find_all_true(*fine)

@@ -200,6 +200,21 @@ def test_a_key_without_a_column_cannot_be_read(spark: SparkSession) -> None:
     ]
 
 
+def test_a_key_of_an_unknown_encoding_says_so(spark: SparkSession) -> None:
+    """A number may be any kind of time. Only Kafka Connect's schema says which."""
+    fields = [column("id", "int32"), column("at", "int64", "io.debezium.time.MicroTimestamp")]
+    key = {"id": 1, "at": 5}
+    keys = [key, {"schema": {"type": "struct", "fields": fields}, "payload": key}, "no JSON"]
+    frame = records(spark, [event("c", None, {"n": 5})] * len(keys), keys)
+    found = problems(
+        frame, dt.formats.debezium("n int"), key=dt.formats.json("id int, at timestamp")
+    )
+    unfit = "key: not one JSON object whose fields fit the schema"
+    assert [*found] == [0, 2]
+    assert found[0].startswith(f"{unfit}; without Kafka Connect's schema it does not say how at is")
+    assert found[2] == unfit
+
+
 def test_a_versioned_table_takes_tombstones_by_the_time_of_records(spark: SparkSession) -> None:
     """A key that is deleted and inserted at once: the tombstone is written after both."""
     at = [{**POSTGRES, "ts_us": second * 10**6} for second in (1, 2, 2)]

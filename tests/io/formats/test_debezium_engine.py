@@ -62,7 +62,8 @@ class Postgres:
     )
     encodings: ClassVar = {"price": "Decimal", "wall": "MicroTimestamp"}
     types = (
-        "id bigint PRIMARY KEY, note text, price numeric(10,2), moment timestamptz, "
+        "id bigint PRIMARY KEY, note text DEFAULT 'none', price numeric(10,2) DEFAULT 1, "
+        "moment timestamptz, "
         "wall timestamp, day date, flag boolean, ratio double precision, tags text[], "
         "data bytea, doc jsonb"
     )
@@ -133,7 +134,8 @@ class MariaDb:
     )
     encodings: ClassVar = {"price": "Decimal", "wall": "MicroTimestamp"}
     types = (
-        "id bigint PRIMARY KEY, note text, price decimal(10,2), moment timestamp(6) NULL, "
+        "id bigint PRIMARY KEY, note text DEFAULT 'none', price decimal(10,2) DEFAULT 1, "
+        "moment timestamp(6) NULL, "
         "wall datetime(6), day date, flag boolean, ratio double, data blob, kind enum('x','y')"
     )
     shown = "id, note, price, moment, wall, day, flag, ratio, data, kind"

@@ -362,7 +362,7 @@ def test_a_value_that_a_column_does_not_have_is_an_error(place: Place, way: str)
     for type_, value, shown in [
         ("text", "a\0b", "column v of text does not have the value 'a\\x00b', of key id=7"),
         ("uuid", "0B1C2D3E-0000-4000-8000-000000000001", "column v of uuid does not have"),
-        ("varchar(2)", "ab ", "column v of character varying does not have the value 'ab '"),
+        ("varchar(2)", "ab ", "column v of character varying(2) does not have the value 'ab '"),
         ("mood", "glad", "column v of mood does not have the value 'glad'"),
     ]:
         place.come((7, value), folder=type_)

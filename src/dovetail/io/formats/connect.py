@@ -245,6 +245,18 @@ def is_ambiguous(type_: DataType) -> bool:
     return isinstance(element_type(type_), _AMBIGUOUS_TYPES)
 
 
+def unknown_encodings(fields: StructType, declared: Mapping[str, Encoding]) -> str:
+    """Return a text why a key without its schema may not fit ``fields``, those of an event's key
+    that mean nothing without an encoding. ``declared``: the encodings that are known, by name.
+    """
+    names = (f.name for f in fields if is_ambiguous(f.dataType) and f.name not in declared)
+    return (
+        f"without Kafka Connect's schema it does not say how {', '.join(names)} is encoded: name "
+        "it in key_columns=, with an encoding in encodings= of the value. The encoding of a time "
+        "may also be in key=dt.formats.json(..., encodings=...)"
+    )
+
+
 def element_type(type_: DataType) -> DataType:
     """Return the type of an array's innermost elements; ``type_`` itself if it is no array."""
     return element_type(type_.elementType) if isinstance(type_, ArrayType) else type_

@@ -32,6 +32,7 @@ from dovetail.io.formats.connect import (
     is_rounded,
     json_fields,
     raw_row,
+    unknown_encodings,
 )
 from dovetail.io.formats.connect_avro import Envelope, SchemaReader, refuse_absent_columns
 from dovetail.io.formats.events import METADATA, ChangeEvents, WantedParts
@@ -478,6 +479,9 @@ def debezium(
     few numbers for each key that has a row. Events that a connector sends again are left
     out if their transaction is the key's last one (metric ``<name>.repeated``).
 
+    *Nulls.* Kafka Connect's JSON converter writes the default of a column in place of a
+    null. ``value.converter.replace.null.with.default=false`` in the connector prevents it.
+
     *Infinity.* PostgreSQL's ``infinity`` is read as 9999-12-30 23:59:59.999999 in UTC, and
     ``-infinity`` as 0001-01-03. ``to_postgres`` writes them back.
 
@@ -617,13 +621,19 @@ class ConnectJson(Format):
 
             return _compute_once(_payload(message, payload_fields), row_of_read)
 
-        problem_text = F.lit("not one JSON object whose fields fit the schema")
-        return Decoding(
-            self.schema,
-            object_.parsed,
-            row,
-            lambda parsed: F.coalesce(object_.problem(parsed), lack, problem_text),
-        )
+        problem_text = "not one JSON object whose fields fit the schema"
+        unknown = f"{problem_text}; {unknown_encodings(self.schema, self.encodings)}"
+
+        def problem(parsed: Column) -> Column:
+            """Return a text why the object is unreadable. ``parsed``: as for ``row``."""
+            message, said = object_.row(parsed), F.lit(problem_text)
+            descriptions = _field_descriptions(message, whole)
+            if descriptions is not None:
+                bare = message.isNotNull() & descriptions.isNull()
+                said = F.when(bare, unknown).otherwise(said)
+            return F.coalesce(object_.problem(parsed), lack, said)
+
+        return Decoding(self.schema, object_.parsed, row, problem)
 
     def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return the columns as one plain JSON object per row, as text, without a schema. Raises

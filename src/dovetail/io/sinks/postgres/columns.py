@@ -39,7 +39,12 @@ from dovetail.base.infinity import (
 )
 from dovetail.base.json_options import ALL_VALUES
 from dovetail.errors import DataError, PlanError
-from dovetail.lookup_sources.postgres_types import StoreColumn, digits_of, find_possible_keys
+from dovetail.lookup_sources.postgres_types import (
+    HEADER,
+    StoreColumn,
+    digits_of,
+    find_possible_keys,
+)
 from dovetail.plan.types.checks import map_without_text_keys
 
 JSON_TYPE = "jsonb"
@@ -160,8 +165,9 @@ def refuse_values(
             title,
             f"column {name} of {_type_as_text(column)} does not have the value "
             f"{_value_as_text(values[row])}{f', of key {key}' if key else ''}",
-            "Text has no NUL characters there, dates and times are of the years 1 to 9999: replace "
-            "it by with_columns(), or leave the row out by where()",
+            "Texts have no NUL there, and no more characters than their type says. Dates and times "
+            "are of the years 1 to 9999. Replace it by with_columns(), or leave the row out by "
+            "where()",
         )
 
 
@@ -349,6 +355,8 @@ def _type_as_text(column: StoreColumn) -> str:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     if _rounds_times(column):
         return column.sql.replace("timestamp", f"timestamp({column.modifier})", 1)
+    if column.type == "varchar" and column.modifier >= 0:
+        return f"{column.sql}({column.modifier - HEADER})"
     return column.sql
 
 
