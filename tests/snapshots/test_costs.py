@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from small_session import applied
 
 import dovetail as dt
+from dovetail.platform import delta_tables
 from dovetail.platform.delta_log import ChangeSize, DeltaLog
 from dovetail.snapshots import plan
 from dovetail.snapshots.commit_records import Commit, CommitRecords, commit_of, step_of
@@ -178,9 +179,14 @@ def shop(delta_spark: SparkSession, tmp_path: Path) -> Shop:
 def test_few_changes_are_merged_and_many_overwrite(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So it is where the number of jobs does not matter; else such small tables are overwritten."""
+    """So it is where the number of jobs does not matter; else such small tables are overwritten. A
+    target keeps its clustering.
+    """
+    shop.spark.sql(f"ALTER TABLE delta.`{shop.target}` CLUSTER BY (customer)")
     shop.sql("UPDATE {o} SET v = 'first' WHERE id = 1")
     assert shop.refresh() == [("all", None)]
+    detail = delta_tables.details(shop.spark, f"delta.`{shop.target}`")
+    assert detail["clusteringColumns"] == ["customer"]
     for kind in JOBS_S:
         monkeypatch.setitem(JOBS_S, kind, 0.0)
     shop.sql("UPDATE {o} SET v = 'few' WHERE id = 1")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from dovetail.arrays.casts import cast_rows
 from dovetail.arrays.timeline import NO_TIME, Ints, Mask
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, HIGH, LOG_PARTITION, SEQUENCE
 from dovetail.engine.batches.pieces import Piece
@@ -138,7 +139,7 @@ def align_inputs(
         ahead = np.flatnonzero(~passes)
         ahead = ahead[np.argsort(due_us[ahead], kind="stable")]
         waiting = batch.rows.take(pa.array(ahead))
-        queue.store(waiting.append_column(DUE, pa.array(due_us[ahead])).cast(schema))
+        queue.store(cast_rows(waiting.append_column(DUE, pa.array(due_us[ahead])), schema))
         batches.append(_let_through(source, waited, batch, passes, due_us))
         stores[store] = queue.runs
         passed_us.append(None if upto_us == NO_TIME else upto_us)

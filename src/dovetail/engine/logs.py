@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.arrays.casts import cast_rows
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.timeline import NO_TIME, Ints, arrival_order
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
@@ -212,6 +213,6 @@ def _apply_key_logs(share: Share, source_index: int, key_logs: _KeyLogs | None) 
         stored = rows.select(range(source.shape.key_columns.stop)).take(pa.array(row[changed]))
         stored = stored.set_column(1, EVENT_TIME, pa.array(age_us[changed]))
         logs = pa.array(log[arranged][changed])
-        key_logs.store(stored.append_column(LOG_PARTITION, logs).cast(key_logs.schema))
+        key_logs.store(cast_rows(stored.append_column(LOG_PARTITION, logs), key_logs.schema))
     kept_row: Ints = np.sort(np.append(row[effect & in_batch], np.flatnonzero(mended)))
     return kept_row

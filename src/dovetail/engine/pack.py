@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.arrays.casts import cast_rows
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
@@ -333,7 +334,7 @@ class Packer(Packing):
             none = pa.array(np.zeros(len(table), dtype=np.bool_))
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
-            table = table.cast(schema)
+            table = cast_rows(table, schema)
         mask, used = np.concatenate(masks), None
         if not mask.all():
             table, used = rows_with_places(self.source.arrival, table, mask)
@@ -439,7 +440,7 @@ class Carrier(Packing):
 
         Raises ``pa.ArrowInvalid`` if a value does not fit its type. Subclasses return fewer rows.
         """
-        return batch.rename_columns(self.schema.names).cast(self.schema)
+        return cast_rows(batch.rename_columns(self.schema.names), self.schema)
 
 
 @dataclass(frozen=True)

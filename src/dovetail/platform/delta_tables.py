@@ -273,8 +273,12 @@ def create(
 
 def overwrite(rows: DataFrame, table: str) -> None:
     """Put these rows and columns in place of all rows and the columns of a Delta table, in one
-    commit. The table's properties stay. ``table``: the name in SQL of a table that exists.
+    commit. The table's properties stay. So does its clustering, if the columns are the same.
+    ``table``: the name in SQL of a table that exists.
     """
+    if read(rows.sparkSession, table).schema.toNullable() == rows.schema.toNullable():
+        replace(rows, table, "true")  # another overwrite would end the clustering
+        return
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.saveAsTable(table)
 

@@ -198,6 +198,13 @@ def test_a_column_that_fills_texts_with_blanks_is_refused(place: Place, column: 
         refused(place, "v is char(3) and comes as string")
 
 
+def test_a_table_that_is_append_only_is_refused(place: Place) -> None:
+    columns = "id bigint, v string, _timestamp timestamp"
+    append_only = "TBLPROPERTIES (delta.appendOnly = true)"
+    place.spark.sql(f"CREATE TABLE delta.`{place.target}` ({columns}) USING delta {append_only}")
+    refused(place, "the table is append-only (delta.appendOnly)")
+
+
 @pytest.mark.parametrize(
     ("column", "rule", "problem", "engine"),
     slow_after(

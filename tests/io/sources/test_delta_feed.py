@@ -281,6 +281,15 @@ def test_what_cannot_be_read_is_refused(delta_spark: SparkSession, tmp_path: Pat
         dt.Table.from_delta(delta_spark, path, key="no", streaming=False)
     with pytest.raises(dt.errors.ConfigurationError, match="cannot be read"):
         dt.Table.from_delta(delta_spark, tmp_path / "none", key="id")
+    written = str(tmp_path / "written")  # as by to_delta
+    deltalake.write_deltalake(written, pa.table({"id": [1], "_timestamp": [START]}))
+    with pytest.raises(dt.errors.PlanError, match="in columns=, or pass timestamp='_timestamp'"):
+        dt.Table.from_delta(delta_spark, written, key="id", streaming=False)
+    table = dt.Table.from_delta(
+        delta_spark, written, key="id", timestamp="_timestamp", streaming=False
+    )
+    (row,) = table.plan.frame.collect()
+    assert row["_timestamp"].astimezone() == START
 
 
 def test_a_former_row_finds_its_new_one_behind_an_empty_batch() -> None:

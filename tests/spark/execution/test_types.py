@@ -149,6 +149,32 @@ def test_values_are_exact_where_state_is_read(
     assert _exact(got.toArrow()) == _exact(expected.toArrow())
 
 
+@pytest.mark.slow
+def test_a_variant_may_be_null(spark: SparkSession) -> None:
+    """In a row, in a row that is missing and in a deleted one."""
+    values = "(1L, parse_json('[1]'), 0), (2L, null, 0), (1L, null, 1)"
+    rows = spark.sql(f"SELECT * FROM VALUES {values} AS (id, any, gone)").coalesce(1)
+    rows = rows.withColumn("t", F.timestamp_seconds(F.col("gone")))
+    left, right = (
+        dt.Table.from_changelog(
+            rows.where(taken).withColumnRenamed("any", name),
+            key="id",
+            timestamp="t",
+            deleted=F.col("gone") == 1,
+            name=name,
+        ).drop("gone")
+        for name, taken in (("left", "true"), ("right", "id = 2"))
+    )
+    changes = left.join(right, how="left").changelog(buckets=1)
+    got = changes.select("id", *(F.col(n).cast("string") for n in ("left", "right")), "_change")
+    assert [tuple(row) for row in got.collect()] == [
+        (1, "[1]", None, "upsert"),
+        (2, None, None, "upsert"),
+        (2, None, None, "upsert"),
+        (1, None, None, "delete"),
+    ]
+
+
 def _value_row(columns: dict[str, tuple[str, list[str]]], number: int) -> str:
     """Row ``number``: each column's value of that number, or null when it has no more."""
     cells = (

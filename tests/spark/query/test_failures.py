@@ -20,6 +20,7 @@ from pyspark.sql.types import StringType
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.spark.query.failures import cause_of
 
 AT = datetime(2024, 5, 1, tzinfo=timezone.utc)
 ORDERS = pa.schema(
@@ -193,6 +194,23 @@ def test_what_a_function_raises_comes_first(spark: SparkSession, tmp_path: Path)
         query.processAllAvailable()
     first = str(raised.value).splitlines()[0]
     assert first == "orders: a micro-batch fails with RuntimeError: the sink fails at 0"
+
+
+@pytest.mark.parametrize(
+    ("java", "cause"),
+    [
+        ("org.apache.spark.SparkException: [FAILED_READ_FILE.A] No a.parquet.", "[FAILED"),
+        ("java.io.IOException: No space left", "java.io.IOException: No space left"),
+    ],
+)
+def test_an_error_of_the_jvm_in_a_function_says_what_it_is(java: str, cause: str) -> None:
+    text = (
+        "[STREAM_FAILED] Query terminated\nTraceback (most recent call last):\n"
+        '  File "sink.py", line 1, in write\n    rows.collect()\n'
+        f"py4j.protocol.Py4JJavaError: An error occurred while calling o1.collect.\n: {java}\n"
+        "\tat org.apache.spark.Job"
+    )
+    assert cause_of(RuntimeError(text)).startswith(cause)
 
 
 def _read_none(batch: DataFrame, number: int) -> None:

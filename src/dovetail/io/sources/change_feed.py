@@ -69,7 +69,8 @@ def changes_of(
     that cannot lose rows, nets nothing.
 
     Raises ``PlanError`` for unknown columns, for one named twice in ``columns``, and for a key as
-    ``timestamp``. Also for an expression that is random or no timestamp.
+    ``timestamp``. Also for an expression that is random or no timestamp, and for columns with the
+    names of the three that are added.
     """
     for key in keys:
         known_field(operator, "key=", key, rows.schema)
@@ -99,6 +100,7 @@ def changes_of(
     names = [name for name in rows.columns if name not in used]
     if columns is not None:
         names = [name for name in names if name in {*keys, *columns}]
+    _refuse_names_of_changes(operator, names)
     row = [F.col(quoted(name)) for name in names]
     change = [
         is_delete.alias(DELETED),
@@ -117,6 +119,19 @@ def changes_of(
     return plain.mapInArrow(partial(_net_partition, keys=key_indices), schema).toDF(
         *rows.columns[:-1]
     )
+
+
+def _refuse_names_of_changes(operator: str, names: Sequence[str]) -> None:
+    """Raise ``PlanError`` if one of ``names``, those of a table's columns, is that of a column that
+    ``changes_of`` adds. ``operator``: the table in errors.
+    """
+    for name in names:
+        if name in (DELETED, TIMESTAMP, POSITION):
+            problem = f"the table's column {name!r} has the name of a part of each change"
+            remedy = "Name the columns to read in columns="
+            if name == TIMESTAMP:
+                remedy += f", or pass timestamp={TIMESTAMP!r}, the event time of to_delta's rows"
+            raise PlanError(operator, problem, remedy)
 
 
 def _net_partition(

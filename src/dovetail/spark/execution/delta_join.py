@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
+from dovetail.arrays.casts import cast_rows
 from dovetail.base.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, PASSING, quoted
 from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import batch_of, high_time_us
@@ -194,9 +195,8 @@ def joined_rows(
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
         done = join_batch(operator, side_batches, caches, ask, batch)
         for table in done.changes:
-            sent = output.rows_of_changes(table if live else _without_tombstones(table)).cast(
-                schema
-            )
+            changes = output.rows_of_changes(table if live else _without_tombstones(table))
+            sent = cast_rows(changes, schema)
             yield from _with_counts(sent, None).to_batches()
         counts = [count for of_side in done.counts for count in of_side]
         yield from _with_counts(_blank_row(schema, output.columns), counts).to_batches()

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dovetail.arrays.casts import cast_rows
 from dovetail.base.columns import FAILED, LEFT_OUT, PASSING
 from dovetail.engine.batches.pack_time import PackTimer
 from dovetail.engine.error_context import locate_errors
@@ -548,7 +549,7 @@ def _record_batches(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[p
     The columns must have its names in its order.
     """
     for table in tables:
-        yield from table.cast(schema).to_batches()
+        yield from cast_rows(table, schema).to_batches()
 
 
 def _result_packer(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
+from dovetail.arrays.casts import cast_rows
 from dovetail.arrays.timeline import Mask
 from dovetail.base.columns import DELETED
 from dovetail.engine.error_context import locate_errors
@@ -120,7 +121,7 @@ def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.Re
     """
     blank = pa.nulls(len(parts[0]), pa.int64())
     columns = [*parts, *(blank for _ in COUNTS)]
-    return iter(pa.table(columns, names=schema.names).cast(schema).to_batches())
+    return iter(cast_rows(pa.table(columns, names=schema.names), schema).to_batches())
 
 
 def _now_us() -> int:

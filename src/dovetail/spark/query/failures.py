@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _LIBRARY_ERROR = re.compile(r"^dovetail\.errors\.\w+: (.*(?:\n  \S.*)*)", re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
+_JAVA_ERROR = re.compile(r"^py4j\.protocol\.Py4JJavaError: .*\n: (.*)", re.MULTILINE)
+"""An error of the JVM in a traceback: its second line says more than ``An error occurred``."""
 _UNCOMMITTED = "[STATE_STORE_COMMIT_VALIDATION_FAILED"
 """The start of Spark's condition for a micro-batch whose tasks have not all run to their end."""
 _ERROR_CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
@@ -48,11 +50,22 @@ def cause_of(error: BaseException | None) -> str:
     ``[PATH_NOT_FOUND] ...``: that of the outermost cause that has one. ``STREAM_FAILED`` and
     ``PYTHON_EXCEPTION`` do not count. Without a condition it is the first line of the innermost
     cause. ``error`` must not be None.
+
+    An exception of the JVM that PySpark does not know stands for the first line of the JVM's error,
+    from its condition on.
     """
     python = _PYTHON_ERROR.findall(str(error))
+    if python and python[-1].startswith("py4j.protocol.Py4JJavaError"):
+        python += [_from_condition(line) for line in _JAVA_ERROR.findall(str(error))]
     lines = []
     while error is not None:
         lines.append(str(error).strip().partition("\n")[0])
         error = getattr(error, "_cause", None)
     conditions = [match[0] for line in lines if (match := _ERROR_CONDITION.search(line))]
     return str([*python[-1:], *conditions, lines[-1]][0])
+
+
+def _from_condition(line: str) -> str:
+    """Return the part of a line from Spark's error condition on; without one the whole line."""
+    condition = _ERROR_CONDITION.search(line)
+    return line if condition is None else condition[0]

@@ -115,17 +115,32 @@ class DeltaTarget:
         a micro-batch of it is complete. Raises ``TargetError`` for other columns, unless the table
         is to be replaced. Also for rows in a table that the query does not own, with
         ``existing="fail"``. Also if a query that has begun does not own the table, unless
-        ``existing`` is ``"adopt"``. Spark's error passes for a missing table.
+        ``existing`` is ``"adopt"``. Also for a table whose rows can only be appended, unless it is
+        to be replaced. Spark's error passes for a missing table.
         """
-        owner = delta_tables.property_of(session, self.table, QUERY_PROPERTY)
+        properties = delta_tables.details(session, self.table)["properties"]
+        owner = properties.get(QUERY_PROPERTY)
         relation = relation_to_table(
             self.title, self.existing, owner=owner, query=query, begun=begun
         )
         if relation != "replaced":
             self._missing_columns(session)
+            self._refuse_append_only(properties)
         if must_be_empty(self.existing, relation):
             refuse_rows(self.title, is_empty=session.table(self.table).isEmpty())
         return relation
+
+    def _refuse_append_only(self, properties: Mapping[str, str]) -> None:
+        """Raise ``TargetError`` if the table with these ``properties`` forbids that rows leave it:
+        each merge replaces rows.
+        """
+        if properties.get(delta_tables.APPEND_ONLY, "").lower() == "true":
+            raise TargetError(
+                self.title,
+                f"the table is append-only ({delta_tables.APPEND_ONLY}), and a query replaces rows",
+                f"ALTER TABLE {self.table} SET TBLPROPERTIES ({delta_tables.APPEND_ONLY} = false), "
+                "or choose another table",
+            )
 
     def claim(
         self, session: SparkSession, query: str, relation: TableRelation, *, begun: bool
