@@ -244,7 +244,7 @@ class _Planner:
                 alone=input_.source.stream and node.keeps_unmatched(input_.source),
                 valueless=law.valueless and input_.source.stream,
                 keeps_time=law.keeps_time,
-                stairs=align_us is None and law.depends_on_time_of(input_.source, feeds),
+                stairs=align_us is None and law.depends_on_time_of(input_.source, node, feeds),
                 aligned=align_us is not None,
             )
             for input_, name in zip(inputs, unique_names(inputs), strict=True)

@@ -65,6 +65,13 @@ TOPOLOGIES: dict[str, Callable[[dt.Stream, dt.Table], dt.Table | dt.Stream]] = {
         .agg(n=dt.count())
         .join(prices, how="outer", select={"n": "left.n", "v": "right.v"})
     ),
+    "windows with their stream": lambda clicks, prices: (
+        counts(clicks)
+        .to_stream(windows="on_close")
+        .select("n", "last")
+        .join(clicks, within=dt.within(before="20 s", after="5 s"), select=["n", "v"])
+        .join(prices, how="left", select={"n": "left.n", "v": "left.v", "p": "right.v"})
+    ),
     "unmatched records with a table": lambda clicks, prices: unmatched(clicks).join(
         prices, how="left", select={"v": "left.v", "p": "right.v"}
     ),

@@ -27,7 +27,7 @@ from dovetail.physical.specs.law import (
 )
 from dovetail.plan import metrics
 from dovetail.plan.metrics import metric_name
-from dovetail.plan.nodes import Entry
+from dovetail.plan.nodes import Derived, Entry, Node
 from dovetail.plan.types.spans import span_as_text
 
 
@@ -156,14 +156,14 @@ class StreamTableJoinLaw(Law):
         store = self.stores(sources)[name]
         return [Wait(name, metrics.waiting_metric(sources[stream].name, "grace"), store)]
 
-    def depends_on_time_of(self, entry: Entry, feeds: Sequence[str]) -> bool:
+    def depends_on_time_of(self, entry: Entry, node: Node, feeds: Sequence[str]) -> bool:
         """Return True if records of other inputs depend on the stream time of ``entry``, an input
         of the join. For the stream, this is so if there is a grace period. For a table, it is so if
-        it is versioned. ``feeds`` does not matter.
+        it is versioned. ``node`` and ``feeds`` do not matter.
         """
         if entry.stream:
             return self.grace_us is not None
-        return super().depends_on_time_of(entry, feeds)
+        return super().depends_on_time_of(entry, node, feeds)
 
 
 @dataclass(frozen=True)
@@ -237,16 +237,18 @@ class StreamJoinLaw(Law):
                 stores[marks_store_name(side)] = Store("which of its records have found a match")
         return stores
 
-    def depends_on_time_of(self, entry: Entry, feeds: Sequence[str]) -> bool:
+    def depends_on_time_of(self, entry: Entry, node: Node, feeds: Sequence[str]) -> bool:
         """Return True if unmatched records wait for their window to close
         (``unmatched="on_close"``), and their order depends on other buckets' records. In an outer
         join records of both sides wait, so stream time decides which come out first. In any join,
-        a reader orders them by the record that closes their window.
+        a reader orders them by the record that closes their window. True as well if an input comes
+        from another stage, as its stream time may be behind its clock.
 
         ``entry``, an input of the join, does not matter. ``feeds``: empty if there is no reader.
         """
         waits = self.how != "inner" and self.unmatched == "on_close"
-        return waits and (self.how == "outer" or bool(feeds))
+        behind = any(isinstance(input_.base, Derived) for input_ in node.entries)
+        return behind or (waits and (self.how == "outer" or bool(feeds)))
 
     @property
     def lossy_inputs(self) -> list[int]:
@@ -459,9 +461,9 @@ class ExpireLaw(Law):
         rows = replace(table_store(sources, 0), holds=holds, span_us=self.after_us, whole=False)
         return {name: rows, expiry_store_name(name): Store("when each row expires")}
 
-    def depends_on_time_of(self, entry: Entry, feeds: Sequence[str]) -> bool:
+    def depends_on_time_of(self, entry: Entry, node: Node, feeds: Sequence[str]) -> bool:
         """Return True: rows in every bucket expire by the stream time of ``entry``, the only input.
-        ``feeds`` does not matter.
+        ``node`` and ``feeds`` do not matter.
         """
         return True
 

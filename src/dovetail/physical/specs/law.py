@@ -18,7 +18,7 @@ from dovetail.plan.metrics import metric_name
 
 if TYPE_CHECKING:
     # Readers of a checkpoint need stores without plans, and so without pyspark.
-    from dovetail.plan.nodes import Entry
+    from dovetail.plan.nodes import Entry, Node
 
 Sources: TypeAlias = Sequence[SourceSpec]
 """The inputs of an operator, in order."""
@@ -282,12 +282,13 @@ class Law:
         """
         return []
 
-    def depends_on_time_of(self, entry: Entry, feeds: Sequence[str]) -> bool:
+    def depends_on_time_of(self, entry: Entry, node: Node, feeds: Sequence[str]) -> bool:
         """Return True if all buckets must hear how the stream time of ``entry`` rises, an input of
         the operator's stage. By default this is so if it is versioned and the leaves read several
         inputs: records of the others depend on it.
 
-        ``feeds``: the columns that tell a reader which record caused a change; empty without one.
+        ``node``: the node of the stage. ``feeds``: the columns that tell a reader which record
+        caused a change; empty without one.
         """
         return entry.versioned_us is not None and len(set(self.leaves)) > 1
 
