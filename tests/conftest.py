@@ -27,7 +27,10 @@ from dovetail.spark.query import writer
 MAVEN_MISSING = 3
 collect_ignore_glob = ["*/conftest.py"]
 """They have no doctests, and two of them given by their folders would be one module twice."""
-FOLDERS_OF_ONE_BUCKET = {"api", "command", "connect", "io", "lookup_sources", "page", "provenance"}
+FOLDERS_OF_ONE_BUCKET = {
+    *("api", "command", "connect", "io", "lookup_sources", "page", "project", "provenance"),
+}
+"""In several buckets each stage with state costs what a whole query in one bucket does."""
 _DUE_S = pytest.StashKey[float]()
 """When cycles are to be looked for again."""
 
@@ -54,8 +57,9 @@ def _starts(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What collecting made stays as long as the process: the garbage collector passes it over."""
-    gc.collect()
+    """What collecting made stays as long as the process: the garbage collector passes it over. It
+    has little garbage, and to look for that takes two seconds.
+    """
     gc.freeze()
     gc.enable()
 

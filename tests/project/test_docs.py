@@ -11,8 +11,6 @@ from doc_examples import BLOCK, ROOT, promised, without_broker
 from pyspark.sql import SparkSession
 from small_session import RECORDING_CHANGES, SMALL_TABLES, applied
 
-from dovetail.spark.query import writer
-
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "index.md",
@@ -55,12 +53,8 @@ def test_examples_run_and_print_what_they_say(
     spark: SparkSession,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """In one bucket, where a page does not speak of their numbers."""
-    if not {"buckets", "partitions"} & set(re.findall(r"\w+", "".join(without_broker(page)))):
-        monkeypatch.setattr(writer, "BUCKETS_DEFAULT", 1)
     for name in ("orders", "payments"):
         (tmp_path / "data" / name).mkdir(parents=True)
     (tmp_path / "data/orders/1.json").write_text(

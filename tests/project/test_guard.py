@@ -15,17 +15,15 @@ from benchmarks import guard
 NAME = "aggregate_small"
 
 
-@pytest.fixture(autouse=True)
-def _few_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def _few_rows() -> Iterator[None]:
     """The garbage collector, which runs before each measurement, passes the tests' objects over."""
-    monkeypatch.setattr(guard, "SIZES", {"large": (1_000, 1), "small": (100, 2)})
-    monkeypatch.setattr(guard, "TRIES", 2)
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guard, "SIZES", {"large": (1_000, 1), "small": (100, 2)})
+        patch.setattr(guard, "TRIES", 2)
+        yield
 
 
 def run(floor: float, folder: Path, *arguments: str) -> dict[str, float]:

@@ -169,25 +169,30 @@ RUNNERS = {
     "8 buckets": Runner(3, restart=True, buckets=8),
     "16 buckets": Runner(WHOLE, buckets=16),
 }
-TURNS = (("one by one", "4 buckets"), ("at once", "colliding, restarted"))
-"""A column runs in two of these ways, a table's next column in the others, and a table's only
-column in all. Other runs are slow; random cases have slices, too.
+TURNS = ("one by one", "4 buckets", "at once", "colliding, restarted")
+"""The columns of a table take turns in these ways, until each column and each way has had one.
+Other runs are slow; random cases have slices, too.
 """
 
 
 def in_turns(emit: Emit, runners: Iterable[str] = RUNNERS) -> list[Any]:
     """Parameters: each column of this mode with each runner."""
-    return [
-        pytest.param(
-            *(table, column, name),
-            id=f"{table.name}-{column_name}-{name}",
-            marks=[] if name in (flat(TURNS) if alone else TURNS[turn % 2]) else pytest.mark.slow,
-        )
-        for number, table in enumerate(TABLES)
-        for alone in [len(table.emitting(emit)) == 1]
-        for turn, (column_name, column) in enumerate(table.emitting(emit).items(), number)
-        for name in runners
-    ]
+    ways = [name for name in TURNS if name in runners]
+    found = []
+    for first, table in enumerate(table for table in TABLES if table.emitting(emit)):
+        columns = table.emitting(emit)
+        turns = range(max(len(columns), len(ways)))
+        usual = {(turn % len(columns), ways[(first + turn) % len(ways)]) for turn in turns}
+        found += [
+            pytest.param(
+                *(table, column, name),
+                id=f"{table.name}-{column_name}-{name}",
+                marks=[] if (place, name) in usual else pytest.mark.slow,
+            )
+            for place, (column_name, column) in enumerate(columns.items())
+            for name in runners
+        ]
+    return found
 
 
 BY_BATCH = [name for name in RUNNERS if name not in ("one by one", "by three")]

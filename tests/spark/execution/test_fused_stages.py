@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -108,7 +109,7 @@ class Collected:
         return keep
 
 
-@pytest.mark.parametrize("emit", ["change", "batch"])
+@pytest.mark.parametrize("emit", slow_after(1, ["batch", "change"]))
 def test_results_do_not_depend_on_fusing(spark: SparkSession, tmp_path: Path, emit: Any) -> None:
     feed(tmp_path, 0)
     feed(tmp_path, 1)

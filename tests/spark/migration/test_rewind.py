@@ -70,7 +70,11 @@ def joined(spark: SparkSession, folder: Path) -> dt.Table:
 
 def run(table: dt.Table, folder: Path, sink: Any, checkpoint: str = "checkpoint") -> None:
     table.write_stream(
-        sink, checkpoint=folder / checkpoint, trigger={"availableNow": True}, buckets=3
+        sink,
+        checkpoint=folder / checkpoint,
+        trigger={"availableNow": True},
+        buckets=2,
+        partitions=1,
     ).awaitTermination()
 
 

@@ -50,7 +50,7 @@ class Program:
             ids = sorted(row["id"] for row in rows.select("id").collect())
             self.emitted[version, number] = ids
 
-        buckets = {"buckets": 2} if version == "new" else {}
+        buckets = {"buckets": 2, "partitions": 1} if version == "new" else {}
         query = self.topology(version).write_stream(
             dt.to_foreach_batch(collect),
             checkpoint=self.shop.folder / version,
@@ -138,7 +138,7 @@ def test_a_query_takes_over_from_one_that_runs(
     assert not (program.shop.folder / "new/initial").exists()
     with pytest.raises(dt.errors.TakenOverError, match="has taken over from that of"):
         program.start("old")
-    program.shop.run(program.topology("new"), "whole")
+    program.shop.run(program.topology("new"), "whole", buckets=1)
     assert program.content("new") == program.content("whole")
 
 
@@ -284,7 +284,7 @@ def test_a_query_that_is_stopped_within_a_micro_batch_completes_it_first(
 
 def test_what_cannot_be_followed_is_refused(shop: Shop) -> None:
     old, new = shop.folder / "old", shop.folder / "new"
-    shop.run(shop.joined(), "old")
+    shop.run(shop.joined(), "old", buckets=1)
 
     def upgrade(topology: Any, former: Any = old, to: Any = new, **options: Any) -> Any:
         return dt.checkpoints.upgrade(shop.spark, former, to, topology, running=True, **options)
@@ -315,17 +315,17 @@ def test_what_cannot_be_followed_is_refused(shop: Shop) -> None:
         dt.checkpoints.upgrade(shop.spark, old, new, shop.joined(how="outer"))
     with refuses("new follows the query of .*old, and has not taken over"):
         upgrade(shop.joined(), new, shop.folder / "third")
-    shop.run(shop.joined(), "other")
+    shop.run(shop.joined(), "other", buckets=1)
     with refuses("follows the query of .*old, not that of .*other"):
         upgrade(shop.joined(how="outer"), shop.folder / "other")
     plain = shop.orders().changelog().writeStream.format("noop")
     running = plain.option("checkpointLocation", str(shop.folder / "plain")).start()
     with pytest.raises(dt.errors.PlanError, match="a query that write_stream or dt"):
-        shop.run(shop.joined(), "new", initial=running)
+        shop.run(shop.joined(), "new", initial=running, buckets=1)
     running.stop()
     dt.checkpoints.rewind(shop.spark, old, batch=0)
     with refuses("was set back or begun anew"):
-        shop.run(shop.joined(how="outer"), "new")
+        shop.run(shop.joined(how="outer"), "new", buckets=1)
 
 
 def test_a_new_target_gets_all_rows_once_though_its_start_is_killed(
@@ -362,12 +362,12 @@ def test_a_new_target_gets_all_rows_once_though_its_start_is_killed(
 
 def test_the_plan_is_shown_and_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.run(shop.orders().materialize(), "old")
-    (shop.folder / "shopping.py").write_text(TOPOLOGY)
+    (shop.folder / "followed.py").write_text(TOPOLOGY)
     monkeypatch.chdir(shop.folder)
     folders = [str(shop.folder / name) for name in ("old", "new")]
 
     def call(*more: str, says: str = "") -> Any:
-        arguments = ["upgrade", *folders, "shopping:totals", "--running", *more]
+        arguments = ["upgrade", *folders, "followed:totals", "--running", *more]
         return CliRunner().invoke(cli.app, arguments, input=says, catch_exceptions=False)
 
     step = {

@@ -319,6 +319,7 @@ def test_several_results_and_one_more(shop: Shop) -> None:
             checkpoint=shop.folder / checkpoint,
             trigger={"availableNow": True},
             emit="batch",
+            buckets=1,
             **options,
         ).awaitTermination()
         return emitted
