@@ -278,8 +278,11 @@ def _stairs_table(arrival: RowArrival, rows: pa.Table, clock_us: Ints, time_us: 
     ``STAIRS`` (position, stream time), ascending.
 
     ``clock_us``: int64[rows], the clock of each row. ``time_us``: int64[rows], its stream time.
-    Steps are at positions in the shared log, or at clocks if there is none.
+    Steps are at positions in the shared log, or at clocks if there is none. With a period
+    (``stair_period``), other steps than those that reach one are left out.
     """
     position = rows.column(SEQUENCE).to_numpy() if arrival.by_shared_log else clock_us
     stairs = Stairs.build(position, time_us)
+    if arrival.stair_period is not None:
+        stairs = stairs.at_period(*arrival.stair_period)
     return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)

@@ -170,6 +170,19 @@ class Stairs:
         last = np.append(position[1:] != position[:-1], True)[: len(position)]
         return cls(position[last], time[last])
 
+    def at_period(self, span_us: int, offset_us: int) -> Stairs:
+        """Return only the steps with which stream time reaches a time ``offset_us + k * span_us``,
+        and the first one. So ``first_position_at`` such a time stays as it is.
+
+        ``span_us``: at least 1 microsecond.
+
+        >>> Stairs(np.array([1, 2, 3, 4]), np.array([5, 9, 12, 31])).at_period(10, 2)
+        Stairs(position=array([1, 3, 4]), time_us=array([ 5, 12, 31]))
+        """
+        period = (self.time_us - offset_us) // span_us
+        kept = np.append(True, period[1:] > period[:-1])[: len(period)]
+        return Stairs(self.position[kept], self.time_us[kept])
+
     def time_at(self, position: Ints, *, inclusive: Ints | bool) -> Ints:
         """Return stream time at each position in microseconds: int64[n], ``NO_TIME`` before the
         first step. ``position``: int64[n], in any order.

@@ -38,6 +38,7 @@ from dovetail.physical.source import (
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.types.checks import columns_as_text
+from dovetail.plan.types.windows import Windows
 from dovetail.plan.views import View
 
 
@@ -278,6 +279,7 @@ def source_spec(
     valueless: bool = False,
     keeps_time: bool = False,
     stairs: bool = False,
+    stair_period: tuple[int, int] | None = None,
     aligned: bool = False,
 ) -> SourceSpec:
     """Return the layout of an input's rows, from the properties of its source and of ``arrival``.
@@ -295,7 +297,7 @@ def source_spec(
     | ``aligned`` | the inputs wait for each other, so fewer of them need ``stairs`` |
 
     Rows in a shared log get no ``_order``. All buckets may hear of stream time without ``stairs``,
-    if results of the topology depend on it.
+    if results of the topology depend on it. Else ``stair_period`` says which steps they need.
     """
     source, base = input_.source, input_.source.base
     ordered_by = _order_kind(source, arrival)
@@ -332,12 +334,22 @@ def source_spec(
             numbered=numbered and clocked and not shared_log,
             carries=carries,
             stairs=stairs or goes_by_time,
+            stair_period=None if goes_by_time else stair_period,
             logs=ordered_by == "own logs" and _has_logs(input_),
             limited=isinstance(base, Source) and base.order.limited,
             orders_left_out=orders_left_out,
             common_clock=common_clock,
         ),
     )
+
+
+def closing_period(windows: Windows | None) -> tuple[int, int] | None:
+    """Return the times at which windows close as a span and an offset in microseconds: all times
+    ``offset + k * span``. None without windows, and for windows that the records determine.
+    """
+    if windows is None or not windows.fixed:
+        return None
+    return windows.advance_us, (windows.size_us + windows.wait_us) % windows.advance_us
 
 
 def _order_kind(source: Entry, arrival: Arrival) -> OrderedBy | None:

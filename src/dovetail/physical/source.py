@@ -177,6 +177,10 @@ class RowArrival:
     """The arrival columns that rows of another stage bring with them, instead of those of pack."""
     stairs: bool = False
     """True if all buckets hear how its stream time rises."""
+    stair_period: tuple[int, int] | None = None
+    """A span and an offset in microseconds: only steps that reach a time ``offset + k * span`` are
+    told. None for all steps.
+    """
     logs: bool = False
     """True if rows of one key may come from several of its logs. The newest row counts."""
     limited: bool = False

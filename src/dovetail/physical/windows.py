@@ -39,6 +39,7 @@ from dovetail.physical.inputs import (
     Arrival,
     Input,
     carried_schema,
+    closing_period,
     is_numbered,
     refuse_partly_ordered,
     source_spec,
@@ -150,6 +151,7 @@ def plan_windowed_fragment(
                 arrival,
                 numbered=numbered,
                 stairs=input_index in clocks and (len(inputs) > 1 or (final and bool(feeds))),
+                stair_period=closing_period(windows) if final and len(inputs) == 1 else None,
                 alone=input_.source.stream
                 and input_.used is None
                 and computed.keeps_unmatched(input_.source),
