@@ -246,9 +246,8 @@ class StreamJoinLaw(Law):
 
         ``entry``, an input of the join, does not matter. ``feeds``: empty if there is no reader.
         """
-        waits = self.how != "inner" and self.unmatched == "on_close"
         behind = any(isinstance(input_.base, Derived) for input_ in node.entries)
-        return behind or (waits and (self.how == "outer" or bool(feeds)))
+        return behind or (node.closes and (self.how == "outer" or bool(feeds)))
 
     @property
     def lossy_inputs(self) -> list[int]:
