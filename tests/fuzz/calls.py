@@ -214,8 +214,6 @@ UNDRAWN: dict[str, str] = {
     "Table.from_records": "formats are read by tests/io, and by no law of a topology",
     "Stream.from_records": "formats are read by tests/io, and by no law of a topology",
     "Stream.from_changelog(versioned=)": "is for tables",
-    "Table.from_changelog(log_partition=)": "partitions are drawn as the driver's own",
-    "Stream.from_changelog(log_partition=)": "partitions are drawn as the driver's own",
     "Stream.join(how='right')": "is refused",
     "WindowedTable.join(how='right')": "is refused",
     "Table.join(errors='dead_letter')": "is a view of the joined rows, as select= of views is",
