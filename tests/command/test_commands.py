@@ -39,6 +39,7 @@ nothing = 1
 """
 
 
+@pytest.mark.long
 def test_the_command_line(
     spark: SparkSession,
     golden: Copied,

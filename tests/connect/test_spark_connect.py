@@ -236,6 +236,7 @@ def by_name(spark: SparkSession, folder: Path) -> dt.Table:
     return table.join(carriers(spark, folder), on="carrier", how="left", select=["late", "name"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", slow_after(1, ["classic, connect", "connect, classic"]))
 def test_a_query_goes_on_in_either_kind_of_session(
     spark: SparkSession, client: Client, tmp_path: Path, order: str
@@ -358,6 +359,7 @@ def left_out(spark: SparkSession, folder: Path) -> tuple[list[str], list[tuple[s
     return emitted(rows), sorted((row["_operator"], row["row"]) for row in letters.collect())
 
 
+@pytest.mark.long
 def test_rows_on_which_an_expression_fails_are_dead_letters(client: Client, tmp_path: Path) -> None:
     rows, letters = client.run(left_out, tmp_path)
     assert rows == ["(1, {'late': 5}, 'American')"]
@@ -461,6 +463,7 @@ def other_rows_in_delta(spark: SparkSession, folder: Path) -> str:
     return ""
 
 
+@pytest.mark.long
 def test_a_delta_table_of_others_is_refused(delta_client: Client, tmp_path: Path) -> None:
     assert "the table has other columns" in delta_client.run(other_rows_in_delta, tmp_path)
 

@@ -208,6 +208,7 @@ def test_rows_at_the_other_sides_time_pass() -> None:
     assert [c.values for c in feed(driver, (left, right), both)] == [{"l": "v", "r": None}]
 
 
+@pytest.mark.long
 def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     """The slow side's files hold a tenth of the rows of the other's. A query over what is there
     ends by itself; then it runs on, though nothing comes, until the clock lets the last rows pass.

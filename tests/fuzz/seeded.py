@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from fuzz import spark, topologies
+from fuzz import spark
 from fuzz.case import Case
 from fuzz.runs import inputs
 
@@ -37,7 +37,7 @@ def drawn(seed: int, number: int) -> Case:
         fits = (
             not static and len(first) >= 3 and count < len(case.records) and operators > number % 2
         )
-        if fits and not topologies.aligned(case.topology):
+        if fits:
             rest = case.records[count:]
             batches = [len(first), len(rest)]
             by_time = sorted(first.values(), key=lambda record: int(record[2]))

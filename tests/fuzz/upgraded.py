@@ -39,7 +39,6 @@ def drawn(seed: int, number: int) -> tuple[Case, Case]:
         if (
             len(case.batches) < 2
             or any(n.get("static") for n in case.topology)
-            or topologies.aligned(case.topology)
             or not operators
         ):
             continue

@@ -73,6 +73,7 @@ def cases(name: str) -> list[tuple[Family, Any, list[Record]]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_definition(name: str) -> None:
     for family, join, records, kafka, defined in asked()[name]:

@@ -42,12 +42,23 @@ PAGES = [
     *sorted((ROOT / "docs" / "transformations").glob("*.md")),
 ]
 PAGES.remove(ROOT / "docs" / "joins" / "snapshots.md")  # runs in tests/snapshots, with Delta
+LONG = ("sinks", "sources", "state", "upgrades")
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
 EXTENSIONS = "spark.sql.extensions"
 DSN = "postgresql://dovetail@localhost/shop"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            id=str(page.relative_to(ROOT)),
+            marks=pytest.mark.long if page.stem in LONG else (),
+        )
+        for page in PAGES
+    ],
+)
 def test_examples_run_and_print_what_they_say(
     page: Path,
     spark: SparkSession,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from chromium import PHONE
 
 DESK = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -64,6 +65,7 @@ def test_dark_mode_switches(browser: Any, site: Path) -> None:
     assert severe_entries(browser) == []
 
 
+@pytest.mark.long
 def test_pages_fit_a_phone_and_show_their_pictures_without_errors(browser: Any, site: Path) -> None:
     """Each picture has a text, too."""
     wrong = {}

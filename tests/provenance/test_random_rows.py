@@ -196,6 +196,7 @@ def cases(count: int, kinds: Sequence[str] = ("table",)) -> Iterator[Case]:
             yield case
 
 
+@pytest.mark.long
 def test_rows_are_made_by_the_rows_that_are_named() -> None:
     for case in cases(3):
         assert wrong(case) is None, case.to_json()

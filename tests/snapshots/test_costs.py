@@ -176,6 +176,7 @@ def shop(delta_spark: SparkSession, tmp_path: Path) -> Shop:
     return Shop(delta_spark, tmp_path)
 
 
+@pytest.mark.long
 def test_few_changes_are_merged_and_many_overwrite(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

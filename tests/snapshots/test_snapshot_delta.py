@@ -163,6 +163,7 @@ def targets(lake: Lake, request: pytest.FixtureRequest) -> dict[str, dt.Snapshot
     return joins
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     slow_after(2, ["outer", "aggregate", "inner", "left", "right", "many to many", "cascade"]),

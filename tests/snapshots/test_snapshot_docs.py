@@ -13,6 +13,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "joins" / "snapshots.md"
 BLOCKS = [part.split("```")[0] for part in PAGE.read_text().split("```python\n")[1:]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", BLOCKS, ids=["delta", "iceberg", "aggregates"])
 def test_the_example_prints_what_it_says(
     block: str, delta_spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]

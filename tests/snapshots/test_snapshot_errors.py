@@ -87,6 +87,7 @@ def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Table
     )
 
 
+@pytest.mark.long
 def test_keys_of_one_hash_are_told_apart(tables: Tables) -> None:
     path, columns = f"{tables.left}-pairs", "a long, b long, v string"
     rows = [(1, None, "x"), (None, 1, "y")]  # a hash skips nulls
@@ -116,6 +117,7 @@ def test_a_target_changed_by_others_is_refused_until_it_is_rebuilt(tables: Table
     assert [one.version for one in joined.commits(tables.target)] == [commit.version, 0]
 
 
+@pytest.mark.long
 def test_another_join_and_a_table_that_is_none(tables: Tables) -> None:
     tables.joined().refresh(tables.target)
     parts = ("holds another join", "how was 'left' and is 'inner'", "rebuild=True")
@@ -206,6 +208,7 @@ def test_a_source_without_its_changes(tables: Tables) -> None:
     refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
 
 
+@pytest.mark.long
 def test_missing_files_are_errors_whatever_the_session_says(tables: Tables) -> None:
     joined = tables.joined()
     joined.refresh(tables.target)
@@ -225,6 +228,7 @@ def test_missing_files_are_errors_whatever_the_session_says(tables: Tables) -> N
             tables.spark.conf.unset(f"spark.sql.files.ignore{ignored}Files")
 
 
+@pytest.mark.long
 def test_a_source_that_is_another_table(tables: Tables) -> None:
     joined = tables.joined()
     joined.refresh(tables.target)
@@ -241,6 +245,7 @@ def test_a_source_that_is_another_table(tables: Tables) -> None:
     refused(dt.errors.TargetError, lambda: again.refresh(tables.target), "right.table was")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("swapped", slow_after(1, [True, False]))
 def test_one_table_under_two_names_and_keys(tables: Tables, swapped: bool) -> None:
     path = f"{tables.left}-one"

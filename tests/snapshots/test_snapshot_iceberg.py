@@ -196,6 +196,7 @@ def test_a_table_at_a_snapshot_that_its_id_names(small: Small) -> None:
     assert too_large.value.problem == "versions= has 9223372036854775808 for 't'"
 
 
+@pytest.mark.long
 def test_what_cannot_be_gone_on_with_says_so(small: Small) -> None:
     assert [commit.changed for commit in small.refresh()] == [None]
     small.append(3)

@@ -43,6 +43,7 @@ NESTED = ("local", "list", "pairs", "nested", "any")
 PLAIN = [name for name in VALUES if name not in NESTED]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "few"),
     slow_after(2, [(PLAIN, True), ([*NESTED, "double", "dotted.name"], False), ([*VALUES], False)]),

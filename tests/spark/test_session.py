@@ -236,6 +236,7 @@ def new_session(folder: str) -> None:
     print(json.dumps({"starts": starts, "missing": missing, "jars": len(jars)}))
 
 
+@pytest.mark.long
 def test_a_session_lacks_nothing_with_it(tmp_path: Path) -> None:
     """Its driver workers are forked from a server; once that is gone, Spark itself starts them."""
     found = reported(__file__, tmp_path)

@@ -120,6 +120,7 @@ def kind_of(join: Any) -> tuple[str, ...]:
     return (join.how, *given)
 
 
+@pytest.mark.long
 @kafka_streams.needed
 def test_kafka_streams_agrees() -> None:
     """With every column of single changes that it can be asked for, of all operators."""

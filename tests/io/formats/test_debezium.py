@@ -458,6 +458,7 @@ def of_arrow(value: Any) -> Any:
     return value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("says", slow_after(1, ["by their schema", "by encodings="]))
 def test_values_are_decoded(
     spark: SparkSession, rows: list[tuple[dict[str, Any], dict[str, Any]]], says: str

@@ -41,6 +41,7 @@ Key = tuple[str, int]
 Content = dict[Key, tuple[Any, Any, datetime]]
 
 
+@pytest.mark.long
 def test_tables_are_the_join_of_all_input_so_far_whatever_fails(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_model_by_hand() -> None:
     assert model([*first, Change("b", 7, 1)]) == [("b", 1, 7, 9), ("b", None, 5, 5)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "cuts", "few", "nulls", "key"),
     slow_after(
@@ -105,6 +106,7 @@ def test_versions_lie_where_their_times_are_however_changes_come(
     assert versions(whole.toArrow(), key) == model(changes)
 
 
+@pytest.mark.long
 def test_a_value_that_another_writer_changes_meanwhile_stays_changed(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def written(
     return place.stored()
 
 
+@pytest.mark.long
 def test_a_query_corrects_versions_that_another_one_has_written_in_order(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

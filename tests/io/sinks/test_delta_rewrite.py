@@ -100,6 +100,7 @@ def merged(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batches", slow_after(1, [2, 5]))
 def test_random_changes_leave_what_spark_leaves(
     delta_spark: SparkSession, tmp_path: Path, batches: int

@@ -86,6 +86,7 @@ def test_rows_are_those_of_the_changelog_however_it_is_cut(
     assert marked(whole.toArrow(), key) == model(changes)
 
 
+@pytest.mark.long
 def test_a_query_keeps_deleted_rows_also_if_it_is_killed(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def query(spark: SparkSession, tmp_path: Path) -> Query:
     return Query(spark, tmp_path)
 
 
+@pytest.mark.long
 def test_each_micro_batch_is_one_snapshot_whatever_fails(query: Query) -> None:
     expected = [query.add() for _ in range(3)]
     query.run(partition_by=["bucket(2, k)", "n"])

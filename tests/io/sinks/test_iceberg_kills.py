@@ -164,6 +164,7 @@ def assert_exact(spark: SparkSession, draw: random.Random, folder: Path, kills: 
         assert len(expected) > files // 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kill",
     slow_after(

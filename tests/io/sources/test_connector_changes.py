@@ -44,6 +44,7 @@ def changes(table: dt.Table) -> list[tuple[Any, ...]]:
     return [(row["id"], row["_change"], row["v"], row["_timestamp"]) for row in rows]
 
 
+@pytest.mark.long
 def test_deltas_changes_are_those_of_its_feed(delta_spark: SparkSession, tmp_path: Path) -> None:
     name = f"t{uuid4().hex}"
     delta_spark.sql(f"CREATE TABLE {name} (id LONG, v STRING) USING delta LOCATION '{tmp_path}/t'")

@@ -38,6 +38,7 @@ def rows(table: dt.Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
+@pytest.mark.long
 def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None:
     """A query over its restarts has the table at each commit; so has a batch of the changes."""
     spark, path, columns = delta_spark, str(tmp_path / "t"), "id long, v string"

@@ -79,6 +79,7 @@ def by_key(found: list[tuple[Any, ...]]) -> dict[int, list[tuple[str, str | None
     return dict(changes)
 
 
+@pytest.mark.long
 def test_content_then_changes_over_restarts(query: Query) -> None:
     """Each start goes on behind the last snapshot that was read; nothing is lost or doubled."""
     query.table.append(rows((1, "a"), (2, "b")))

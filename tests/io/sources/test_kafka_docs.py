@@ -54,6 +54,7 @@ def test_the_kafka_examples_run(
     assert headed == {"1": {"city": "Turin", **always}, "2": always}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", INTO_DELTA, ids=lambda page: page.name)
 def test_examples_from_kafka_into_delta_print_what_they_say(
     page: Path, kafka_spark: SparkSession, kafka_servers: str, capsys: pytest.CaptureFixture[str]

@@ -82,6 +82,7 @@ def changes(folder: Path) -> list[tuple[Any, ...]]:
     return [(row["id"], row["amount"], row["_timestamp"].second, row["_change"]) for row in rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", slow_after(1, [dt.Table, dt.Stream]))
 def test_each_letter_is_sent_once_and_in_order(
     spark: SparkSession, tmp_path: Path, kind: type[Any]

@@ -25,6 +25,7 @@ pytest.importorskip("rocksdict")
 TABLES = next(path for path in CHECKPOINTS if path.name == "tables")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: f"{path.parent.name}-{path.name}")
 @pytest.mark.parametrize("every", slow_after(1, [False, True]), ids=["first and last", "every"])
 def test_all_blobs_of_micro_batches(

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[str, Callable[[Read], DataFrame], Callable[[Read], DataFr
 it that reads as many sources."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_their_state_is_passed_over(spark: SparkSession, tmp_path: Path, name: str) -> None:
     step, source, without = CASES[name]

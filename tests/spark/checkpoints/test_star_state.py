@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 from timed_files import timed_file
 
@@ -76,6 +77,7 @@ def by_id(rows: list[Any]) -> Rows:
     return found
 
 
+@pytest.mark.long
 def test_a_star_and_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     choose, tables = random.Random(5), {name: Rows() for name in COLUMNS}
     for number in range(2):

@@ -109,6 +109,7 @@ class Collected:
         return keep
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("emit", slow_after(1, ["batch", "change"]))
 def test_results_do_not_depend_on_fusing(spark: SparkSession, tmp_path: Path, emit: Any) -> None:
     feed(tmp_path, 0)
@@ -145,6 +146,7 @@ def run_to_end(
     return kept.changes["result"], query
 
 
+@pytest.mark.long
 def test_what_spark_computes_between_stages_ends_an_operator(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -344,6 +346,7 @@ def manifests_of(stored: CheckpointStores) -> dict[Any, dict[str, bytes]]:
     }
 
 
+@pytest.mark.long
 def test_a_checkpoint_moves_between_one_bucket_and_several(begun: Begun, tmp_path: Path) -> None:
     """Each goes on as a query does that has run with its buckets from the beginning."""
     begun.run_twice()

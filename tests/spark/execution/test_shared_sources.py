@@ -145,6 +145,7 @@ def by_key(rows: list[Row]) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ordered_by", "back", "counted"),
     [

@@ -97,6 +97,7 @@ class Emitted:
         return found
 
 
+@pytest.mark.long
 def test_a_query_goes_on_from_an_earlier_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     """With the state of it, and of an aggregate of a join."""
     count, back_to = 4, 1

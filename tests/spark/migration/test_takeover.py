@@ -105,6 +105,7 @@ def before(monkeypatch: Any, owner: Any, name: str, act: Callable[[int], None]) 
     monkeypatch.setattr(owner, name, called)
 
 
+@pytest.mark.long
 def test_a_query_takes_over_from_one_that_runs(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ KILLS: list[tuple[Any, str, int, bool]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("owner", "name", "call", "after"), slow_after(1, KILLS))
 def test_a_program_that_is_killed_is_started_again(
     program: Program, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, after: bool
@@ -282,6 +284,7 @@ def test_a_query_that_is_stopped_within_a_micro_batch_completes_it_first(
     assert ids == [("old", [1, 2, 3, 4, 5]), ("old", [10]), ("old", [11]), ("new", [12])]
 
 
+@pytest.mark.long
 def test_what_cannot_be_followed_is_refused(shop: Shop) -> None:
     old, new = shop.folder / "old", shop.folder / "new"
     shop.run(shop.joined(), "old", buckets=1)

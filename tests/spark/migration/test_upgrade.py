@@ -298,6 +298,7 @@ def test_a_sink_that_fails_at_first_gets_the_same_again(shop: Shop) -> None:
     assert [row[0] for row in emitted] == [1, 2, 3, 4, 5, 9]
 
 
+@pytest.mark.long
 def test_several_results_and_one_more(shop: Shop) -> None:
     def start(checkpoint: str, *, more: bool, **options: Any) -> dict[str, list[Any]]:
         orders = shop.orders()

@@ -60,6 +60,7 @@ def refused(shop: Shop, old: str, results: Sequence[Any], problem: str, **option
         )
 
 
+@pytest.mark.long
 def test_an_inner_join_begins_with_the_rows_that_have_its_own_foreign_key(gifts: Shop) -> None:
     """Such a join stores no others."""
 
@@ -78,6 +79,7 @@ def test_an_inner_join_begins_with_the_rows_that_have_its_own_foreign_key(gifts:
     ]
 
 
+@pytest.mark.long
 def test_former_values_stay_or_the_upgrade_is_refused(gifts: Shop) -> None:
     gifts.write("orders", {"id": 1, "amount": 7})
 
@@ -179,6 +181,7 @@ def test_a_union_whose_rows_are_not_stored_is_refused(gifts: Shop) -> None:
         dt.checkpoints.read_state(gifts.spark, gifts.folder / "old", topology=union())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("buckets", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_carried_over_takes_no_rows_again(gifts: Shop, buckets: int) -> None:
     """Another stage reads its input from now on, or its input is computed in other stages."""

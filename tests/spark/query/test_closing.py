@@ -103,6 +103,7 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.drop("_position").collect()]
 
 
+@pytest.mark.long
 def test_a_query_that_is_closed(spark: Any, tmp_path: Path) -> None:
     """Stopped, and failing as it closes, it emits in the end what a batch run does."""
     records = [r for r in drawn(random.Random(0)) if r[0] is not TABLE]

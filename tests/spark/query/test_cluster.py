@@ -77,6 +77,7 @@ def flights(spark: SparkSession, folder: Path) -> None:
 TASKS = {"one join": one_join, "joins": joins, "flights": flights}
 
 
+@pytest.mark.long
 def test_executors_need_nothing_of_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     """Jars that ``configure`` puts on the driver's class path do not reach them."""
     given = log_queries.batches(1, 6)

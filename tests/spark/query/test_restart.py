@@ -151,6 +151,7 @@ KILLS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", slow_after(1, [KILLS[:1], KILLS]), ids=len)
 def test_a_killed_driver_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, kills: list[tuple[str, str, int]]

@@ -78,6 +78,7 @@ def shown(partitions: list[list[Any]]) -> list[list[Any]]:
     return [[(m.key(), m.value(), m.headers()) for m in records] for records in partitions]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transactions", slow_after(1, [1, 3]))
 def test_records_are_those_of_a_topic_that_is_written_at_least_once(
     kafka_spark: SparkSession,
