@@ -36,11 +36,7 @@ def drawn(seed: int, number: int) -> tuple[Case, Case]:
     while True:
         case = spark.drawn(seed, random_.randrange(10**6))
         operators = [n for n, node in enumerate(case.topology) if node["op"] not in _INPUTS]
-        if (
-            len(case.batches) < 2
-            or any(n.get("static") for n in case.topology)
-            or not operators
-        ):
+        if len(case.batches) < 2 or any(n.get("static") for n in case.topology) or not operators:
             continue
         case = replace(case, limits={"files": 1}, restarts=[])
         before = _before(case, change, random_)

@@ -340,6 +340,25 @@ def test_changes_of_one_record_come_in_the_order_of_a_query(spark: SparkSession)
     assert {change.key["city"] for change in changes} == {"a", "b", "c"}
 
 
+@pytest.mark.parametrize("of_table", [True, False])
+def test_tombstones_have_no_values_for_a_new_key(spark: SparkSession, of_table: bool) -> None:
+    """Their frame has some. The former key is there."""
+    rows = rows_of(["id", "city"], [[1, "a", 1], [2, "b", 2], [1, "c", 3, True], [3, "d", 4, True]])
+    frame, read = frame_of(spark, "id long, city string", rows), {"key": "id", "timestamp": "at"}
+    kind = dt.Table if of_table else dt.Stream
+    places: Any = kind.from_changelog(frame, **read, deleted="gone", name="places")
+    stream = places.to_stream() if of_table else places
+    for keyed in (
+        stream.key_by("city"),
+        stream.key_by("city", number="id"),
+        stream.key_by(place=F.concat("city", F.col("id").cast("string"))),
+        stream.key_by(half=F.col("id") / 2),
+    ):
+        changes = agree(spark, keyed, {places: rows})
+        gone = {(*change.key.values(),) for change in changes if change.change == "delete"}
+        assert gone in ({(None,)}, {(None, 1), (None, 3)}, {(0.5,), (1.5,)})
+
+
 def test_values_of_every_type(spark: SparkSession, orders: Any) -> None:
     """They reach the expression and come back as they were, whatever the session's time zone."""
     columns = ", ".join(f"{quoted(name)} {type_}" for name, (type_, _) in VALUES.items())

@@ -88,6 +88,12 @@ def rows_of_view(
     frame, position_names, beside = _plain_rows(read, view.node.row.names)
     carried = [*read.carried, *beside]
     gone, condition, columns = F.col(DELETED), view.condition, view.columns
+    former = view.node.key.names
+    rekeyed = any(isinstance(c, Column) or c not in former for c in columns[: len(view.key)])
+    if rekeyed and read.deleted is not None:
+        # The tombstones of a source may have values, which the new key must not use.
+        values = view.node.values.names
+        frame = frame.withColumns({name: F.when(~gone, F.col(quoted(name))) for name in values})
     if view.letters is not None:
         frame, results_by_item, problems = _with_results(frame, view, beside)
         failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
