@@ -13,7 +13,8 @@ with dovetail's settings Kafka Streams runs once.
 
 ``files``: such inputs from Parquet files to Parquet files. ``fan-out``: updates of one right row to
 which 2 k, 20 k and 200 k left rows refer. ``hot``: batches of cold keys, without and with a right
-row beside them to which 200 k left rows refer.
+row beside them to which 200 k left rows refer. ``spread``: updates of one right row to which
+``--hot-rows`` left rows refer, in turn by a join with ``spread=4`` and by one without.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from benchmarks.table_table import PAD, joined
 from dovetail.io.sources.kafka import SINK_DEFAULTS
 from dovetail.spark.session import HUGE_PAGES, MEMORY
 
-PARTS = ("kafka", "files", "fan-out", "hot")
+PARTS = ("kafka", "files", "fan-out", "hot", "spread")
 ONCE, MOVING = "fku", "fk"
 """The inputs, as Kafka Streams' benchmark calls them."""
 
@@ -59,6 +60,7 @@ RIGHT_EVERY = 50
 FAN_OUTS = (2_000, 20_000, 200_000)
 COLD_KEYS, COLD_ROWS, COLD_BATCH_RECORDS = 20_000, 200_000, 10_000
 UPDATES, WARM_UP, TURNS = 8, 2, 2
+SPREADS = (1, 4)
 SERVERS = "127.0.0.1:19092"
 PRODUCER = ",".join(
     f"producer.{name.removeprefix('kafka.')}={value}" for name, value in SINK_DEFAULTS.items()
@@ -70,6 +72,7 @@ PEER = Path(__file__).resolve().parent.parent.parent / "shared" / "kafka-streams
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=1, help="counted rounds (1)")
     parser.add_argument("--records", type=int, default=1_000_000, help="of each input (1000000)")
+    parser.add_argument("--hot-rows", type=int, default=FAN_OUTS[-1], help="for spread (200000)")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)} (all)")
 
 
@@ -87,6 +90,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             figures |= fan_out(spark, directory)
         if "hot" in parts:
             figures |= hot(spark, directory)
+        if "spread" in parts:
+            figures |= spread(spark, directory, arguments.hot_rows)
     spark.stop()
     if found:
         figures |= {
@@ -103,9 +108,9 @@ def foreign_key() -> Column:
     return F.left("value", F.lit(8))
 
 
-def join(left: dt.Table, right: dt.Table) -> dt.Table:
+def join(left: dt.Table, right: dt.Table, spread: int | None = None) -> dt.Table:
     both = F.concat_ws("+", "left.value", "right.value")
-    return left.join(right, on=foreign_key(), select={"value": both})
+    return left.join(right, on=foreign_key(), select={"value": both}, spread=spread)
 
 
 def result_columns() -> list[Column]:
@@ -335,13 +340,13 @@ def write_records(path: Path, sign: str, keys: Any, numbers: Any, foreign: Any =
     pq.write_table(pa.table(columns), path)
 
 
-def from_files(spark: SparkSession, data: Path) -> dt.Table:
+def from_files(spark: SparkSession, data: Path, spread: int | None = None) -> dt.Table:
     def side(name: str) -> dt.Table:
         reader = spark.readStream.schema("key string, value string, ts timestamp")
         frame = reader.option("maxFilesPerTrigger", 1).parquet(str(data / name))
         return dt.Table.from_changelog(frame, key="key", timestamp="ts", name=name)
 
-    return join(side("left"), side("right"))
+    return join(side("left"), side("right"), spread)
 
 
 def files(
@@ -401,9 +406,11 @@ def write_input(data: Path, kind: str, records: int) -> pl.DataFrame:
 # Skew.
 
 
-def to_nowhere(spark: SparkSession, data: Path, checkpoint: Path) -> harness.Timed:
+def to_nowhere(
+    spark: SparkSession, data: Path, checkpoint: Path, spread: int | None = None
+) -> harness.Timed:
     return harness.timed(
-        lambda place: from_files(spark, data).write_stream(
+        lambda place: from_files(spark, data, spread).write_stream(
             harness.Nowhere(), checkpoint=place, trigger={"availableNow": True}
         ),
         checkpoint,
@@ -499,3 +506,48 @@ def update_cold(data: Path, turn: int, rng: np.random.Generator) -> None:
         named = rng.integers(0, COLD_KEYS, half)
         write_records(data / "left" / name, "L", lefts, number[::2], named)
         write_records(data / "right" / name, "R", rights, number[1::2])
+
+
+def spread(spark: SparkSession, directory: Path, rows: int) -> dict[str, Any]:
+    """Batches of one record, an update of a right row to which ``rows`` left rows refer: in turn by
+    a join that has these in one bucket and by one that spreads them.
+    """
+    batches: dict[int, list[int]] = {buckets: [] for buckets in SPREADS}
+    number = np.arange(rows)
+    for turn in range(1 + TURNS):
+        for buckets in SPREADS:
+            data = directory / f"spread-{buckets}"
+            if turn == 0:
+                zeros = np.zeros(rows, np.int64)
+                write_records(data / "left" / "load.parquet", "L", number, number, zeros)
+                write_records(data / "right" / "load.parquet", "R", number[:1], number[:1])
+            for update in range(WARM_UP + UPDATES if turn else 0):
+                path = data / "right" / f"update-{turn}-{update:03d}.parquet"
+                at = rows + 100 * turn + update
+                write_records(path, "R", number[:1], np.array([at]))
+            place = directory / f"spread-checkpoint-{buckets}"
+            measured = to_nowhere(spark, data, place, buckets)
+            batches[buckets] += measured.batch_ms[WARM_UP:] if turn else ()
+    seconds = {buckets: median(batches[buckets]) / 1000 for buckets in SPREADS}
+    rates = {buckets: rows / seconds[buckets] for buckets in SPREADS}
+    harness.show(
+        f"updates of one right row to which {rows:,} left rows refer; the first {WARM_UP} of "
+        f"{WARM_UP + UPDATES} not counted",
+        [
+            ("spread", "median batch s", "results/s", "slowest / median"),
+            *(
+                (
+                    str(buckets),
+                    f"{seconds[buckets]:.2f}",
+                    f"{rates[buckets]:,.0f}",
+                    f"{max(batches[buckets]) / 1000 / seconds[buckets]:.2f}",
+                )
+                for buckets in SPREADS
+            ),
+        ],
+    )
+    one, several = SPREADS
+    return {
+        "spread_results_per_s": round(rates[several]),
+        "spread_over_one_bucket": round(rates[several] / rates[one], 3),
+    }

@@ -552,6 +552,7 @@ CALLS: dict[str, Call] = {
         errors=ERRORS,
         late=line(wrong=("history", "drop")),
         align=MAYBE_SPAN,
+        spread=line("None", wrong=(0, 4, 2.5)),
         window_of=line("None", wrong=("at",)),
         delta_join=line(
             "None", wrong=(dt.delta_join(strategy="force"),), says="limitations are broken"

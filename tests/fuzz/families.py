@@ -257,6 +257,8 @@ def _draw_foreign(random_: random.Random, count: int) -> tuple[Any, list[Record]
         "left_versioned": random_.choice(RETENTIONS),
         "right_versioned": random_.choice(RETENTIONS),
     }
+    if given["how"] in ("inner", "left"):
+        given["spread"] = random_.choice([1, 1, 2, 3, 8])
     return given, found
 
 

@@ -406,6 +406,13 @@ FAULTS = [
         "present = right[event] != ABSENT",
     ),
     Fault(
+        "foreign keys: rows are spread over one bucket more than have the right row",
+        "engine.batches.spread",
+        "share = np.mod(own_hash, source.shape.spread)",
+        "share = np.mod(own_hash, source.shape.spread + 1)",
+        "foreign",
+    ),
+    Fault(
         "foreign keys: a row that stays refers once more",
         "operators.joins.subscribe",
         "np.where(begun & sent.fresh[change], FRESH, 0)",

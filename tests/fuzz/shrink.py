@@ -108,7 +108,7 @@ def _plainer(case: Case, number: int, node: dict[str, Any]) -> Iterator[Case]:
     for name in ("columns", "aggregates"):
         if len(node.get(name, ())) > 1:
             yield _with(case, number, {name: node[name][:-1]})
-    for name in ("kept", "versioned"):
+    for name in ("kept", "versioned", "spread"):
         if node.get(name):
             yield _with(case, number, {name: None})
 

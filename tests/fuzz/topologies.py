@@ -164,6 +164,10 @@ def _named(number: int, node: Node, made: list[Any]) -> Any:
     return _join(number, node, made, on=node["on"])
 
 
+def _foreign(number: int, node: Node, made: list[Any]) -> Any:
+    return _join(number, node, made, on=node["on"], spread=node.get("spread"))
+
+
 def _within(number: int, node: Node, made: list[Any]) -> Any:
     spans = {n: timedelta(microseconds=node[n]) for n in ("before", "after", "grace")}
     within = dt.within(**spans)
@@ -248,7 +252,7 @@ def _where(number: int, node: Node, made: list[Any]) -> Any:
 
 BUILD: dict[str, Callable[[int, Node, list[Any]], Any]] = {
     "join": _join,
-    "foreign": _named,
+    "foreign": _foreign,
     "lookup": _named,
     "within": _within,
     "same": _join,
@@ -407,6 +411,8 @@ def _draw_foreign(random_: random.Random, nodes: list[Node], known: list[Shape])
     how = random_.choice([*HOWS, "right", "left", "inner"])
     node = {"op": "foreign", "left": pair[0], "right": pair[1], "how": how, "on": on}
     columns = _columns(random_, left, right)
+    if how in ("inner", "left") and random_.random() < 0.3:
+        node["spread"] = random_.choice([1, 2, 3, 8, 20])
     return node | {"columns": columns, "kept": random_.random() < 0.1}
 
 

@@ -64,6 +64,7 @@ def _before(case: Case, change: str, random_: random.Random) -> Case | None:
         joins = [node for node in nodes if node["op"] in ("join", "foreign")]
         if not joins:
             return None
+        joins[-1].pop("spread", None)
         joins[-1]["how"] = random_.choice([h for h in ("left", "outer") if h != joins[-1]["how"]])
         return replace(case, topology=nodes)
     used = [nodes[-1][side] for side in ("left", "right", "of") if side in nodes[-1]]

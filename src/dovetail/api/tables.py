@@ -12,7 +12,7 @@ from dovetail.api.store_lookups import StoreLookups
 from dovetail.api.table_methods import TableRows
 from dovetail.api.topology import AWindowedTable, WindowedSide
 from dovetail.base.hints import HintedGroups
-from dovetail.base.validation import ColumnName, ColumnNames, Text, validated
+from dovetail.base.validation import ColumnName, ColumnNames, Positive, Text, validated
 from dovetail.laws.joins.stream_join import Unmatched
 from dovetail.laws.joins.table_join import How
 from dovetail.plan import views
@@ -90,6 +90,7 @@ class Table(TableRows):
         how: How | None = None,
         select: Selection | None = None,
         errors: Errors = "fail",
+        spread: Positive | None = None,
         name: Text | None = None,
     ) -> Table: ...
 
@@ -104,6 +105,7 @@ class Table(TableRows):
         errors: Errors = "fail",
         late: Late = "ignore",
         align: Span | None = None,
+        spread: Positive | None = None,
         delta_join: ADeltaJoin,
         name: Text | None = None,
     ) -> Table: ...
@@ -132,6 +134,7 @@ class Table(TableRows):
         errors: Errors = "fail",
         late: Late = "ignore",
         align: Span | None = None,
+        spread: Positive | None = None,
         window_of: Given | None = None,
         delta_join: ADeltaJoin | None = None,
         name: Text | None = None,
@@ -184,6 +187,12 @@ class Table(TableRows):
             state. Stream time is the largest event time so far. Rows wait until the other
             side has caught up, or has brought nothing for this span by the clock. By
             default they do not wait.
+        spread : int, optional
+            By foreign key only, for ``"inner"`` and ``"left"``: the number of buckets over
+            which the left rows of one right row are spread, at most those that the query
+            has. Each right row is stored and sent to as many. It is for small right tables
+            of which some rows have very many left rows. By default 1: one bucket, and so
+            one task, has all left rows of a right row.
         window_of : str or Column, optional
             Only for a windowed table, and required there: the start of the window that a
             row meets. A timestamp column, or a Spark expression over the row. Any other time
@@ -290,6 +299,17 @@ class Table(TableRows):
         >>> driver.pipe(clicks, {"id": 1}, timestamp=2)
         [<id=1: clicks=1 @2>]
 
+        By foreign key, the orders of a customer with very many spread over four buckets. The
+        results are the same:
+
+        >>> spread = orders.join(customers, on="customer", select=["city"], spread=4)
+        >>> driver = testing.Driver(spread, buckets=4)
+        >>> driver.pipe(orders, [{"id": n, "customer": "ann"} for n in (1, 2, 3)], timestamp=1)
+        []
+        >>> found = driver.pipe(customers, {"name": "ann", "city": "Oslo"}, timestamp=2)
+        >>> sorted(str(change) for change in found)
+        ["<id=1: city='Oslo' @2>", "<id=2: city='Oslo' @2>", "<id=3: city='Oslo' @2>"]
+
         By lookups in a database, without state:
 
         >>> left, right = (
@@ -300,9 +320,10 @@ class Table(TableRows):
         Table[left join of orders and payments; key id]
           id bigint, customer string, at timestamp, paid bigint
         """
-        call = JoinCall(self.plan, right.plan, on, how, select, align, name)
+        call = JoinCall(self.plan, right.plan, on, how, select, align, name, spread=spread)
         if isinstance(right, WindowedSide):
-            others = {"late": None if late == "ignore" else late, "delta_join": delta_join}
+            changes = {"late": None if late == "ignore" else late, "spread": spread}
+            others = {**changes, "delta_join": delta_join}
             return Table(
                 join_with_dead_letters(
                     window_join(call, window_of=window_of, others=others), errors

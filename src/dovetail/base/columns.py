@@ -27,7 +27,8 @@ Between the two stages of a foreign-key join:
 
 - ``_f0`` …: the foreign key; ``_foreign``: its hash; ``_place``: the primary key's hash;
 - ``_epoch``: the number of the change of the primary key's row;
-- ``_instruction``: what is to be emitted.
+- ``_instruction``: what is to be emitted;
+- ``_copy``: of a right row that several buckets have, the number of its copy, from 0.
 
 In the JVM before that join: ``_foreign_key_1`` …, the results of expressions. Of a view:
 ``_position_0`` …, which order its rows, and ``_attempt_0`` …, the results of expressions that may
@@ -62,6 +63,7 @@ FIRST, LAST, HIGH, LOW, TRAIL = "_first", "_last", "_high", "_low", "_trail"
 FILE, FILE_TIME, FILE_PATH, FILE_BLOCK = "_file", "_file_time", "_file_path", "_file_block"
 DUE, ROW, PENDING = "_due", "_row", "_pending"
 PLACE, EPOCH, INSTRUCTION, FOREIGN = "_place", "_epoch", "_instruction", "_foreign"
+COPY = "_copy"
 PASSING, UNREAD, FAILED, LEFT_OUT = "_passing", "_unread", "_failed", "_left_out"
 POSITION, VISIBLE = "_position", "_visible"
 COUNTED = "_counted"
@@ -99,6 +101,7 @@ _OWN = (
     EPOCH,
     INSTRUCTION,
     FOREIGN,
+    COPY,
     PASSING,
     UNREAD,
     FAILED,

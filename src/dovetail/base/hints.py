@@ -348,6 +348,7 @@ OF_ARGUMENTS: Final[Mapping[tuple[str, str], str]] = {
     ("join", "within"): "within= joins two streams; a table has its latest row at any time",
     ("join", "grace"): "grace= is for a stream that joins a table with versioned=",
     ("join", "unmatched"): "unmatched= is for joins of two streams, with within=",
+    ("join", "spread"): "spread= is for two tables that join by foreign key",
     ("join", "delta"): "Write delta_join=dt.delta_join(...)",
     ("join", "type"): "Write how='left'",
     ("join", "left_on"): "Write on={'left_column': 'right_column'}",

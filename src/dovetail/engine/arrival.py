@@ -81,9 +81,9 @@ def arrange_rows(
     left_out: Mask | None,
     used: Mask | None,
 ) -> tuple[pa.Table, ArrivalFacts]:
-    """Return an input partition's rows with the columns of ``source.wire_schema``, and the facts on
-    them that all buckets hear: largest time (``high_us``), log ``runs``, and ``stairs``, the steps
-    of stream time.
+    """Return an input partition's rows with the columns of ``source.wire_schema``, but without
+    ``_copy``. Also return the facts on them that all buckets hear: largest time (``high_us``), log
+    ``runs``, and ``stairs``, the steps of stream time.
 
     ``rows``: at least one row of ``source.travel_schema``, in the order of reading. ``counted``:
     bool[rows], the rows that advance stream time, None for all. ``left_out``: bool[rows], the rows
@@ -130,7 +130,7 @@ def arrange_rows(
     stairs = _stairs_table(arrival, rows, clock_us, stream_us) if arrival.stairs else None
     if arrival.by_file:
         rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
-    for name in source.wire_schema.names[len(rows.schema) :]:
+    for name in arrival.added_columns:
         rows = rows.append_column(name, pa.array(columns[name]))
     facts = ArrivalFacts(int(stream_us[last].max()), runs, stairs)
     return rows if used is None else rows.filter(pa.array(used)), facts

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dovetail.base.columns import DELETED
+from dovetail.base.columns import COPY, DELETED
 from dovetail.engine.batches.pack_time import PackTime
 from dovetail.operators.counts import Counts
 from dovetail.state.runs import Runs
@@ -81,9 +82,12 @@ class BucketReport:
     def add_rows(self, tables: Sequence[pa.Table]) -> None:
         """Add the counts of rows and tombstones in each input's table to that input's elements of
         ``rows`` and ``tombstones``. ``tables``: one per input, in order, each with ``_deleted``; a
-        table may be empty. A null in ``_deleted`` is no tombstone.
+        table may be empty. A null in ``_deleted`` is no tombstone. Of a row that several buckets
+        have (``_copy``), only the first copy counts.
         """
         for source, table in enumerate(tables):
+            if COPY in table.schema.names:
+                table = table.select([DELETED]).filter(pc.equal(table.column(COPY), 0))
             if count := len(table):
                 self.rows[source] += count
                 self.tombstones[source] += _count_deletes(table)

@@ -27,6 +27,7 @@ from dovetail.engine.arrival import arrange_rows, rows_with_places
 from dovetail.engine.batches.pack_time import SIZE_BYTES, PackTime
 from dovetail.engine.batches.parts import PartJoiner
 from dovetail.engine.batches.pieces import Piece
+from dovetail.engine.batches.spread import spread_rows
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.errors import DataError
 from dovetail.operators.counts import Counts, example_of, first_row_as_text
@@ -346,6 +347,7 @@ class Packer(Packing):
             counted = ~left_out if counted is None else counted & ~left_out
             table = table.set_column(schema.names.index(DELETED), DELETED, deleted.fill_null(True))
         table, arrived = arrange_rows(self.source, table, counted, left_out, used)
+        table = spread_rows(self.source, table, len(self.labels))
         tag = replace(tag, high_time_us=arrived.high_us, runs=arrived.runs, stairs=arrived.stairs)
         if not self.by:
             return pack_table(table, self.labels, tag)
@@ -398,7 +400,7 @@ class _BucketPack(Pack):
             packer.refuse_timeless(taken if mask is None else taken.filter(pa.array(mask)))
             self._held.append(taken)
             self._masks.append(np.ones(len(taken), np.bool_) if mask is None else mask)
-            self._bytes += taken.nbytes
+            self._bytes += taken.nbytes * packer.source.arrival.copies
         if self._bytes >= _FLUSH_BYTES:
             yield from self.flush()
 

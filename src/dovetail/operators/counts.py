@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import Ints, Mask
-from dovetail.base.columns import EVENT_TIME
+from dovetail.base.columns import COPY, EVENT_TIME
 from dovetail.physical.source import SourceSpec
 
 _SHOWN_MAX = 80
@@ -41,12 +41,15 @@ class Counts:
 
     def add_rows(self, metric: str, source: SourceSpec, rows: pa.Table, row: Ints) -> None:
         """Add the rows of ``rows`` at the indices ``row`` to ``metric``; an index listed twice
-        counts twice.
+        counts twice. Of a row that several buckets have (``_copy``), only the first copy
+        counts.
 
         ``source``: the input of the rows, which names their key columns. The row with the smallest
         index becomes the example, unless the metric has one. Without indices the count stays, and
         there is no example.
         """
+        if COPY in rows.schema.names:
+            row = row[rows.column(COPY).to_numpy()[row] == 0]
         first = rows.slice(int(row.min()), 1) if len(row) else None
         self.add(metric, len(row), None if first is None else example_of(first, source))
 

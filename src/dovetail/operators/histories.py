@@ -22,6 +22,7 @@ from dovetail.arrays.timeline import timeline
 from dovetail.base.columns import EVENT_TIME
 from dovetail.laws.windows.fixed import running_max
 from dovetail.operators.job import Batch, Job
+from dovetail.operators.joins.subscriptions import RightStores
 from dovetail.operators.tables import locate_last_rows, located_times
 from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
@@ -51,10 +52,12 @@ def _batch_in_order(job: Job, source: int) -> Batch:
     The store of the source's table is only read. In a join by foreign key the source must be the
     right side, which has that store. ``job`` is not changed.
     """
-    right = isinstance(job.operator.law, ForeignKeyJoinLaw)
-    store = job.table_store(source, ForeignKeyJoinLaw.RIGHT if right else None)
     events = timeline([job.source_rows(source)])
-    stored_us = located_times(locate_last_rows(store, events))
+    if isinstance(job.operator.law, ForeignKeyJoinLaw):
+        located = RightStores.open_stores(job).locate_last_rows(events)
+    else:
+        located = locate_last_rows(job.table_store(source), events)
+    stored_us = located_times(located)
     time_us = np.empty(len(events.row), np.int64)
     time_us[events.row] = running_max(events.event_time_us, events.start, events.group, stored_us)
     batch = job.batches[source]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import NoReturn
 
 import pyarrow as pa
@@ -97,6 +99,20 @@ def arrival_between_stages(
         instruction=instruction,
         carries=tuple(name for name in carries if name != SEQUENCE),
         stairs=source.arrival.stairs and STREAM_TIME in carries,
+    )
+
+
+def spread_sources(sides: Iterable[SourceSpec], buckets: int) -> tuple[SourceSpec, SourceSpec]:
+    """Return the layouts of both sides of a join by foreign key that spreads its left rows.
+
+    ``sides``: the left table by primary key, with a foreign key; the right one by its key.
+    ``buckets``: the count of buckets over which the left rows of one foreign key are spread. Each
+    of them gets the right row. One bucket changes nothing.
+    """
+    left, right = sides
+    return (
+        replace(left, shape=replace(left.shape, spread=buckets)),
+        replace(right, arrival=replace(right.arrival, copies=buckets)),
     )
 
 

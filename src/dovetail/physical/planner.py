@@ -278,18 +278,18 @@ class _Planner:
         which record caused a change. Raises ``PlanError`` if only one side has its position in a
         shared log, or if a stage behind cannot be planned.
         """
-        star = star_of(node, self.readers)
-        if star is not None:
+        if (star := star_of(node, self.readers)) is not None:
             return self._plan_star(star, emit, feeds)
         foreign_key = tuple(zip(node.on, (f.dataType for f in node.right.key), strict=True))
         left = Input(node.left, tuple(node.left.key.names), foreign_key)
         right = Input(node.right, tuple(node.right.key.names))
         if not self.arrival.one_log:
             refuse_partly_ordered(node, (left, right), aligned=False)
-        left_source, right_source = (
+        sides = (
             source_spec(side, name, self.arrival, numbered=True)
             for side, name in zip((left, right), unique_names((left, right)), strict=True)
         )
+        left_source, right_source = chains.spread_sources(sides, min(node.spread, self.buckets))
         between = self.arrival.first_cause_columns(node.left)
         topology = fingerprint(node)
         subscribing = Operator(
@@ -326,7 +326,7 @@ class _Planner:
                 Port(answering.sources[0], first, hash_column=HASH),
                 self._plan_port(right, answering.sources[1], emit),
             ),
-            f"foreign {right.key_text}",
+            f"foreign {right.key_text}{node.spread_text}",
         )
         return Stage(
             node,

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dovetail.base.columns import (
     CLOCK,
+    COPY,
     DELETED,
     EVENT_TIME,
     FILE,
@@ -55,6 +56,8 @@ class RowShape:
     """True if its foreign key may fail on a row. A last column says so until the row is packed."""
     primary: tuple[str, ...] = ()
     """The columns besides the key that may not be null."""
+    spread: int = 1
+    """The count of buckets over which the rows of one foreign key are spread; 1 for one bucket."""
     window: str = WINDOW_START
     """The column of the window's time by which ``RowMeaning.retention_us`` goes."""
 
@@ -194,6 +197,12 @@ class RowArrival:
     time. So rows that this reader leaves out count for clocks and for stream time, too.
     """
 
+    copies: int = 1
+    """The count of buckets that get each row (``engine.batches.spread``). If there are several,
+    pack adds ``_copy``: the number of the copy, from 0. Counts of rows leave out all others than
+    0.
+    """
+
     @property
     def by_shared_log(self) -> bool:
         """True if rows have a column ``_sequence``, their position in one log that all inputs
@@ -268,9 +277,12 @@ class SourceSpec:
     @cached_property
     def wire_schema(self) -> pa.Schema:
         """The Arrow schema of rows that reach a bucket: the columns of ``shape``, then int64
-        columns on their arrival. Those that rows bring come first, then those that pack adds.
+        columns on their arrival. Those that rows bring come first, then those that pack adds. Last
+        is ``_copy``, if several buckets get each row.
         """
-        return self.shape.schema_with([*self.arrival.brought_columns, *self.arrival.added_columns])
+        arrival = self.arrival
+        copy = [COPY] if arrival.copies > 1 else []
+        return self.shape.schema_with([*arrival.brought_columns, *arrival.added_columns, *copy])
 
     @cached_property
     def travel_schema(self) -> pa.Schema:

@@ -105,12 +105,14 @@ def _is_fact(entry: Entry) -> bool:
 
 def _needs_own_stage(join: ForeignKeyJoin) -> bool:
     """Return True if a join must be a stage of its own. This is so if its right rows may appear
-    alone or its foreign key is computed. It is also so if its right table has windows, or is
-    versioned with rows that take effect in the order of arrival.
+    alone or its foreign key is computed. It is also so if its rows are spread over buckets, or if
+    its right table has windows. So it is if that is versioned with rows that take effect in the
+    order of arrival.
     """
     return (
         sides_preserved(join.how)[1]
         or join.fallible
+        or join.spread > 1
         or join.right.in_order
         or bool(join.right.windows)
     )

@@ -85,6 +85,40 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: orders.join(items, on="item", align="1 min", name="bought"),
         r"bought: align= is for joins by key. Leave it or on= out",
     ),
+    "spread over none": (
+        lambda: orders.join(items, on="item", spread=0),
+        r"join: spread= is 0. Give a whole number from 1 to 2147483647 or None",
+    ),
+    "spread over a part": (
+        lambda: orders.join(items, on="item", spread=2.5),  # type: ignore[call-overload]
+        r"join: spread= is 2.5. Give a whole number from 1",
+    ),
+    "spread by key": (
+        lambda: orders.join(tagged, spread=4, name="both"),  # type: ignore[call-overload]
+        r"both: spread= is for joins by foreign key. Leave it out: each left row has a key of its",
+    ),
+    "spread by lookups": (
+        lambda: orders.join(  # type: ignore[call-overload]
+            items, on="item", spread=4, delta_join=dt.delta_join(strategy="force")
+        ),
+        r"broken: .*spread= keeps rows in state.*Leave it out",
+    ),
+    "spread of a join that keeps right rows": (
+        lambda: orders.join(items, on="item", how="outer", spread=4),
+        r"orders and items: spread= and how='outer' exclude each other: .* Use how='inner' or",
+    ),
+    "spread with a stream": (
+        lambda: clicks.join(items, on="item", spread=4),  # type: ignore[call-overload]
+        r"join: there is no argument spread=. spread= is for two tables that join by foreign key",
+    ),
+    "spread with a windowed table": (
+        lambda: orders.join(  # type: ignore[call-overload]
+            clicks.group_by("id").window(dt.windows.tumbling("1 min")).agg(n=dt.count()),
+            spread=4,
+            window_of="amount",
+        ),
+        r"spread= does not apply to a windowed table. Leave it out",
+    ),
     "both have the column": (
         lambda: orders.join(prices, on="item"),
         r"both sides have a value column 'amount'. Choose and rename with select=",

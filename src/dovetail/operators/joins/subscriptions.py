@@ -7,13 +7,15 @@ count of left rows that refer to each right row; and their stores.
   change, so values may be gathered after that.
 - A subscription is stored under the combined hash of its foreign and its primary key. So those of
   one foreign key are a range of the store, and a right record reads only that range.
+- With ``spread=``, the bucket has copies of other buckets' right rows. They are a store of their
+  own, so whoever reads the right table from all buckets has each row once.
 - Only stored subscriptions that a change of the right table meets are read. A message answers for
   itself, so its own stored row is needed only for net results (``emit="batch"``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ import pyarrow as pa
 from dovetail.arrays.grouping import any_null, by_key
 from dovetail.arrays.hashing import combine_hashes, combined_hash_range, lower_hash_bits
 from dovetail.arrays.timeline import Ints, Mask, Timeline, last_of_source, versions_around
-from dovetail.base.columns import EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE
+from dovetail.base.columns import COPY, EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE
 from dovetail.laws.joins.foreign_key_join import FRESH, MOVED, SETTLED, count_references
 from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.laws.versioning import find_latest_versions
@@ -35,10 +37,13 @@ from dovetail.operators.tables import (
     store_rows,
 )
 from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
+from dovetail.state.run_state import Located
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState
 
 _COUNT = "_count"
+_OTHER_STORE = 2
+"""The index of no source."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class SubscriptionStores:
 
     subscribed: TableState
     """The subscriptions with their left rows, by the combined hash of foreign and primary key."""
-    right: TableStore
+    right: RightStores
     """The right table."""
     counts: TableState | None
     """The counts of left rows by right key, if right rows appear alone; else None."""
@@ -74,7 +79,7 @@ class SubscriptionStores:
             schema = pa.schema([*key_fields, (_COUNT, pa.int64())])
             runs = job.stored_runs(law.REFERENCES)
             counts = TableState(schema, shape.keys, runs, job.blobs, job.cache)
-        return cls(subscribed, job.table_store(1, law.RIGHT), counts)
+        return cls(subscribed, RightStores.open_stores(job), counts)
 
     def count_references(self, job: Job, events: Timeline) -> References | None:
         """Count the left rows that refer to each event's foreign key. Return the stored count of
@@ -115,7 +120,7 @@ class SubscriptionStores:
         alone.
         """
         store_subscriptions(self.subscribed, subscriptions)
-        store_rows(job, 1, self.right, events, counted)
+        self.right.store_rows(job, events, counted)
         if self.counts is None or references is None:
             return
         event = last_of_source(events, 0)
@@ -134,16 +139,71 @@ class SubscriptionStores:
 
     @property
     def runs(self) -> dict[str, Runs]:
-        """The sorted runs of the two or three stores by the operator's names: ``subscriptions``,
-        ``right`` and, if right rows appear alone, ``references``.
+        """The sorted runs of the stores by the operator's names: ``subscriptions``, those of the
+        right table and, if right rows appear alone, ``references``.
         """
-        runs = {
-            ForeignKeyJoinLaw.SUBSCRIPTIONS: self.subscribed.runs,
-            ForeignKeyJoinLaw.RIGHT: self.right.runs,
-        }
+        runs = {ForeignKeyJoinLaw.SUBSCRIPTIONS: self.subscribed.runs, **self.right.runs}
         return (
             runs if self.counts is None else runs | {ForeignKeyJoinLaw.REFERENCES: self.counts.runs}
         )
+
+
+@dataclass(frozen=True)
+class RightStores:
+    """The stores of the right table in the bucket. A row is in one of them, and no key in both."""
+
+    own: TableStore
+    """The rows that lie in this bucket by their keys."""
+    copies: TableStore | None
+    """The copies of rows that lie in other buckets, which left rows of this bucket may refer to;
+    None if rows have no copies (``engine.batches.spread``).
+    """
+
+    @classmethod
+    def open_stores(cls, job: Job) -> RightStores:
+        """Open the stores of a join by foreign key as they were before the batch."""
+        copied = job.sources[1].arrival.copies > 1
+        return cls(
+            job.table_store(1, ForeignKeyJoinLaw.RIGHT),
+            job.table_store(1, ForeignKeyJoinLaw.COPIES) if copied else None,
+        )
+
+    def locate_last_rows(self, events: Timeline) -> Located:
+        """Return where the last stored right row of the key of each group of ``events`` lies: one
+        element per group, as ``tables.locate_last_rows`` does for one store.
+        """
+        own = locate_last_rows(self.own, events)
+        if self.copies is None:
+            return own
+        group = np.arange(events.groups)
+        both = own.concatenate(locate_last_rows(self.copies, events))
+        return both.take(np.where(own.segment < 0, events.groups + group, group))
+
+    def store_rows(self, job: Job, events: Timeline, counted: Mask) -> None:
+        """Write the batch's right rows, each to its store, as ``tables.store_rows`` does for one
+        store. ``events``: the timeline, with right rows as source 1. ``counted``: bool[events], the
+        events that become versions.
+        """
+        if self.copies is None:
+            store_rows(job, 1, self.own, events, counted)
+            return
+        right = np.flatnonzero(events.source == 1)
+        copied = np.zeros(len(events.row), np.bool_)
+        copied[right] = job.batches[1].rows.column(COPY).to_numpy()[events.row[right]] > 0
+        for store, stored in ((self.own, ~copied), (self.copies, copied)):
+            # Rows of the other store count as a source that there is none of.
+            part = replace(events, source=np.where(stored, events.source, _OTHER_STORE))
+            store_rows(job, 1, store, part, counted & stored)
+
+    @property
+    def runs(self) -> dict[str, Runs]:
+        """The sorted runs of the stores by the operator's names: ``right``, and ``copies`` if rows
+        have copies.
+        """
+        runs = {ForeignKeyJoinLaw.RIGHT: self.own.runs}
+        if self.copies is not None:
+            runs[ForeignKeyJoinLaw.COPIES] = self.copies.runs
+        return runs
 
 
 def store_subscriptions(store: TableState, subscriptions: Subscriptions) -> None:
@@ -203,16 +263,16 @@ class RightTable(RightRows):
     """The indices of the table's key and value columns in the rows of ``pool``."""
 
 
-def right_table_rows(job: Job, store: TableStore, events: Timeline) -> RightTable:
+def right_table_rows(job: Job, stores: RightStores, events: Timeline) -> RightTable:
     """Return the right table along ``events``: the rows of each event's key before and after it, as
     references, ABSENT for none. With them come the events that the table takes, and those that
     change it. The time of each row and the pool of rows that references name come, too. Of a
     versioned table, only each key's latest version counts as a change.
 
-    ``store``: the table's rows before the batch. ``events``: the timeline by foreign key, with
+    ``stores``: the table's rows before the batch. ``events``: the timeline by foreign key, with
     right rows as source 1.
     """
-    located = locate_last_rows(store, events)
+    located = stores.locate_last_rows(events)
     counted = find_accepted_events(job, events, 1)
     versioned = job.sources[1].meaning.versioned_us is not None
     current = (

@@ -67,6 +67,7 @@ class ForeignKeyJoinLaw(Law):
     whole_keys = True
     SUBSCRIPTIONS: ClassVar[str] = "subscriptions"
     RIGHT: ClassVar[str] = "right"
+    COPIES: ClassVar[str] = "copies"
     REFERENCES: ClassVar[str] = "references"
 
     @property
@@ -121,6 +122,8 @@ class ForeignKeyJoinLaw(Law):
 
         - ``subscriptions``: the last left row per foreign key and primary key;
         - ``right``: the right table's rows;
+        - ``copies``, if several buckets get each right row: copies of rows that lie in the store
+          ``right`` of another bucket;
         - ``references``, in a right or outer join only: how many left rows refer to each right key.
         """
         left, right = sources
@@ -136,6 +139,8 @@ class ForeignKeyJoinLaw(Law):
             ),
             self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
         }
+        if right.arrival.copies > 1:
+            stores[self.COPIES] = Store(f"copies of {right.name}'s rows of other buckets")
         if sides_preserved(self.how)[1]:
             stores[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
         return stores

@@ -30,7 +30,6 @@ from dovetail.plan.joins.table_join import TableJoin, table_join
 from dovetail.plan.nodes import ChangeKinds, Derived, Entry, Late, Node, Source
 from dovetail.plan.types.analysis import steps_of
 from dovetail.plan.types.checks import Verdict, known_field, refuse_duplicates, refuse_given
-from dovetail.plan.types.spans import Span
 
 Strategy: TypeAlias = Literal["auto", "force", "none"]
 """``"auto"``: a delta join if no limitation is broken, else the stateful join. ``"force"``: a delta
@@ -258,8 +257,9 @@ def join_tables(
 
     ``options`` decides between lookups and state; ``"auto"`` tries lookups if a side has a store.
     In state, the join is by key if ``on=`` names the left key in its order, else by foreign key.
-    ``late`` and ``call.align`` are for a join by key in state. Given for lookups, they count as a
-    broken limitation; by foreign key they raise ``PlanError``.
+    ``late`` and ``call.align`` are for a join by key in state, ``call.spread`` for one by foreign
+    key. Given for lookups, they count as a broken limitation; for the other join in state they
+    raise ``PlanError``.
 
     If lookups are tried and a limitation is broken, the join is in state. With ``"force"``, or if
     ``on=`` does not pair the whole right key, ``PlanError`` is raised instead. Also for columns
@@ -276,7 +276,7 @@ def join_tables(
     verdicts: tuple[Verdict, ...] = ()
     if tried:
         named = tuple((a, b) for a, b in pairs if isinstance(a, str))
-        verdicts = tuple(_options_verdict(late, call.align))
+        verdicts = tuple(_options_verdict(late, call))
         if len(named) < len(pairs):
             verdicts += (_EXPRESSION_VERDICT,)
         else:
@@ -289,6 +289,8 @@ def join_tables(
     columns = tuple(a for a, _ in pairs)
     stateful: TableJoin | ForeignKeyJoin
     if all(isinstance(a, str) for a in columns) and [*columns] == left.key.names:
+        remedy = "Leave it out: each left row has a key of its own, which no other row makes hot"
+        refuse_given(name, "is for joins by foreign key", remedy, spread=call.spread)
         stateful = table_join(call, late)
     else:
         unfit = {"late": None if late == "ignore" else late, "align": call.align}
@@ -512,13 +514,14 @@ _EXPRESSION_VERDICT = Verdict(
 )
 
 
-def _options_verdict(late: Late, align: Span | None) -> Iterator[Verdict]:
-    """Yield one broken verdict if ``late=`` is not ``"ignore"`` or ``align=`` is given, because
-    both need state; else nothing.
+def _options_verdict(late: Late, call: JoinCall) -> Iterator[Verdict]:
+    """Yield one broken verdict if ``late=`` is not ``"ignore"``, or if ``call`` has ``align=`` or
+    ``spread=``, because all of these need state; else nothing.
     """
     arguments = [
         *(["late="] if late != "ignore" else []),
-        *(["align="] if align is not None else []),
+        *(["align="] if call.align is not None else []),
+        *(["spread="] if call.spread is not None else []),
     ]
     if arguments:
         yield Verdict("options", f"{' and '.join(arguments)} keeps rows in state", "Leave it out")

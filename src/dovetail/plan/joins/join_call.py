@@ -66,6 +66,9 @@ class JoinCall:
     """The user's name for the join, or None."""
     default: How = "inner"
     """The kind of join if the user names none: left for sides that have no inner join."""
+    spread: int | None = None
+    """The count of buckets over which a join by foreign key spreads the left rows of one foreign
+    key; None for one."""
 
     @property
     def how(self) -> How:

@@ -29,7 +29,7 @@ def read_join(folder: str, text: str, windows: Mapping[str, str]) -> ForeignKeyJ
     """``L left R, right_versioned 10`` as a description.
 
     >>> read_join("foreign_key", "L left R, right_versioned 10", {})
-    ForeignKeyJoin(how='left', left_versioned=None, right_versioned=10)
+    ForeignKeyJoin(how='left', left_versioned=None, right_versioned=10, spread=1)
     """
     found = re.fullmatch(r"L (inner|left|right|outer) R(?:, *(.*))?", text.strip())
     if not found:
@@ -89,7 +89,7 @@ def sources(join: ForeignKeyJoin) -> dict[str, Source]:
 def build(join: ForeignKeyJoin, inputs: Mapping[str, Any]) -> Any:
     """The foreign key is a value: with another it is another row."""
     select = {"fk": "left.fk", "v": "left.v", "named": "right.rk", "w": "right.w"}
-    return inputs["L"].join(inputs["R"], on="fk", how=join.how, select=select)
+    return inputs["L"].join(inputs["R"], on="fk", how=join.how, select=select, spread=join.spread)
 
 
 def row(join: ForeignKeyJoin, record: Record, number: int) -> Row:

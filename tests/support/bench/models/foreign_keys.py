@@ -46,11 +46,14 @@ HOWS = ("inner", "left", "right", "outer")
 
 @dataclass(frozen=True)
 class ForeignKeyJoin:
-    """Two tables; ``left_versioned``, ``right_versioned``: their history retention, in ms."""
+    """Two tables; ``left_versioned``, ``right_versioned``: their history retention, in ms;
+    ``spread``: over how many buckets the rows of a key lie, which changes no result.
+    """
 
     how: str
     left_versioned: int | None = None
     right_versioned: int | None = None
+    spread: int = 1
 
 
 class Change(NamedTuple):
