@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -96,6 +97,8 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
     row that does not meet the condition gets null in ``_deleted``; deleted rows stay. A null that
     an earlier condition has set stays in a table, and drops the row of a stream.
 
+    A deleted row has no values: those of the view are null, and so is what a new key has of them.
+
     If the view explodes a list, each row comes once per element. A row with an empty or null list
     vanishes, a tombstone, too; so only views of streams explode one.
     """
@@ -108,7 +111,10 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
             left_out = pc.if_else(gone.fill_null(False), True, pa.scalar(None, pa.bool_()))
             deleted_index = rows.schema.get_field_index(DELETED)
             rows = rows.set_column(deleted_index, DELETED, pc.if_else(met, False, left_out))
-    view_rows = pa.table([array_of(rows, i) for i in view.columns], names=view.row.names)
+    rows = _without_values_of_deleted(rows, view.node.values.names)
+    columns = [array_of(rows, item) for item in view.columns]
+    view_rows = pa.table([*columns, rows.column(DELETED)], names=[*view.row.names, DELETED])
+    view_rows = _without_values_of_deleted(view_rows, view.values.names).drop_columns([DELETED])
     if view.exploded is not None:
         lists = view_rows.column(view.exploded).combine_chunks()
         which = pc.list_parent_indices(lists)
@@ -116,6 +122,20 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
         name = view.row.names[view.exploded]
         view_rows = view_rows.set_column(view.exploded, name, pc.list_flatten(lists))
     return append_columns(view_rows, rows.drop_columns(view.node.row.names))
+
+
+def _without_values_of_deleted(rows: pa.Table, values: Sequence[str]) -> pa.Table:
+    """Return ``rows`` with nulls in the columns ``values`` of those rows for which ``_deleted`` is
+    true or null.
+    """
+    live = pc.invert(rows.column(DELETED)).fill_null(False)
+    if pc.all(live).as_py():
+        return rows
+    for name in values:
+        index, column = rows.schema.get_field_index(name), rows.column(name)
+        column = pc.if_else(live, column, pa.scalar(None, column.type))
+        rows = rows.set_column(index, name, column)
+    return rows
 
 
 def append_columns(rows: pa.Table, added: pa.Table) -> pa.Table:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from dovetail.api.tables import Stream, Table
@@ -235,9 +234,9 @@ def arrow_rows(
     deleted: Sequence[bool],
     sequence: int,
 ) -> pa.Table:
-    """Return rows as the inputs of stages take them, in order. A column that a row lacks is null,
-    and so are the values of deleted rows, as a tombstone has none. After the columns of ``schema``
-    come ``_event_time`` (microseconds, null without a time), ``_deleted`` and ``_sequence``.
+    """Return rows as the inputs of stages take them, in order. A column that a row lacks is null.
+    After the columns of ``schema`` come ``_event_time`` (microseconds, null without a time),
+    ``_deleted`` and ``_sequence``.
 
     ``schema``: the result of ``columns_of``. ``times``, ``deleted``: one element for each row. A
     time is a datetime, without a zone in UTC, or microseconds since 1970. ``sequence``: the
@@ -246,12 +245,9 @@ def arrow_rows(
     """
     _check_columns(source, rows)
     columns = {field.name: _array(source, field.name, rows, field.type) for field in schema}
-    gone = pa.array(deleted, pa.bool_())
-    for name in source.values.names:
-        columns[name] = pc.if_else(gone, pa.scalar(None, columns[name].type), columns[name])
     time = [None if moment is None else microseconds_of(moment) for moment in times]
     columns[EVENT_TIME] = pa.array(time, pa.int64())
-    columns[DELETED] = gone
+    columns[DELETED] = pa.array(deleted, pa.bool_())
     columns[SEQUENCE] = pa.array(np.arange(sequence, sequence + len(rows)))
     return pa.table(columns)
 
