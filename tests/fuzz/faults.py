@@ -614,8 +614,8 @@ FAULTS = [
     Fault(
         "order: a clock is the time of the last record",
         "engine.arrival",
-        "clock_us = stream_us = running_clock(log, time_us)",
-        "clock_us = stream_us = time_us",
+        "clock_us = stream_us = running_clock(log, _times_that_count(arrival, rows, counted))",
+        "clock_us = stream_us = _times_that_count(arrival, rows, counted)",
     ),
     Fault(
         "order: a clock is what it was before the record",

@@ -88,13 +88,14 @@ def arrange_rows(
     ``rows``: at least one row of ``source.travel_schema``, in the order of reading. ``counted``:
     bool[rows], the rows that advance stream time, None for all. ``left_out``: bool[rows], the rows
     that a condition leaves out, None for none. They stay in the result. ``used``: bool[rows], the
-    rows of the result, None for all. Others only count for places in logs and, if all readers share
-    a clock (``common_clock``), for clocks.
+    rows of the result, None for all. Others only count for places in logs and, with
+    ``full_clock``, for clocks. Then stream time may be behind the clock, and is a column of its own
+    if results depend on it (``separate_time``).
 
     Rows with positions in logs are sorted by log and position. Those of another stage are returned
     as they are, since they bring all columns of ``source.wire_schema``. ``runs`` is None unless the
-    source is read by file, has logs of its own, or orders left-out rows (``orders_left_out``).
-    ``stairs`` is None unless another source asks.
+    source is read by file, has logs of its own, orders left-out rows (``orders_left_out``), or has
+    ``separate_time``. ``stairs`` is None unless another source asks.
     """
     arrival = source.arrival
     if not arrival.clocked:
@@ -110,12 +111,14 @@ def arrange_rows(
                 None if mask is None else mask[order] for mask in (counted, left_out, used)
             )
     log, first = _split_into_runs(arrival, rows)
-    time_us = _times_that_count(arrival, rows, counted)
-    clock_us = stream_us = running_clock(log, time_us)
+    clock_us = stream_us = running_clock(log, _times_that_count(arrival, rows, counted))
+    if arrival.separate_time:
+        clock_us = running_clock(log, rows.column(EVENT_TIME).to_numpy())
     last = np.append(first[1:], len(rows)) - 1
     runs = None
-    if arrival.by_file or arrival.by_own_logs or arrival.orders_left_out:
-        runs = _runs_table(arrival, rows, first, last, stream_us[last])
+    special = arrival.orders_left_out or arrival.separate_time
+    if arrival.by_file or arrival.by_own_logs or special:
+        runs = _runs_table(arrival, rows, first, last, clock_us[last], stream_us[last])
     if arrival.orders_left_out:
         assert runs is not None
         left_out = np.zeros(len(rows), np.bool_) if left_out is None else left_out
@@ -126,7 +129,7 @@ def arrange_rows(
         clock_us = clocks_with_left_out(log, stream_us, trail_us, left_out)
         low_us = np.minimum.reduceat(np.where(left_out, NEVER, stream_us), first)
         runs = _with_left_out_times(runs, low_us, trail_us[last])
-    columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
+    columns = {CLOCK: clock_us, STREAM_TIME: stream_us, ORDER: np.arange(len(rows)), FILE: log}
     stairs = _stairs_table(arrival, rows, clock_us, stream_us) if arrival.stairs else None
     if arrival.by_file:
         rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
@@ -137,14 +140,14 @@ def arrange_rows(
 
 
 def _times_that_count(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> Ints:
-    """Return the timestamps of ``rows`` that advance clocks and stream time: int64[rows],
-    microseconds. It is ``NO_TIME`` for a row that is not ``counted``, unless all readers of the
-    source share a clock (``common_clock``).
+    """Return the timestamps of ``rows`` that advance stream time: int64[rows], microseconds. It is
+    ``NO_TIME`` for a row that is not ``counted``. With ``full_clock``, but without
+    ``separate_time``, nothing depends on stream time, and all rows count.
 
     ``counted``: bool[rows], None for all.
     """
     time_us: Ints = rows.column(EVENT_TIME).to_numpy()
-    if counted is None or arrival.common_clock:
+    if counted is None or (arrival.full_clock and not arrival.separate_time):
         return time_us
     return np.where(counted, time_us, NO_TIME)
 
@@ -237,19 +240,20 @@ def _split_into_runs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _runs_table(
-    arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints
+    arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints, stream_us: Ints
 ) -> pa.Table:
-    """Return a table of ``RUNS``, a row per log run in order, with ``_high`` for all. Rows by file
+    """Return a table of ``RUNS``, a row per log run in order, with ``_high`` and ``_stream_time``
+    for all. Rows by file
     also have ``_file_time``, ``_file_path`` and ``_file_block``. Own logs have ``_log_partition``,
     ``_first`` and ``_last``, the positions of both ends. Other int columns are 0, other paths null.
 
     ``rows``: the input partition's rows in order of their logs. ``first``, ``last``: int64[runs],
-    the first and the last row of each run, inclusive. ``high_us``: int64[runs], the largest stream
-    time in each run.
+    the first and the last row of each run, inclusive. ``high_us``, ``stream_us``: int64[runs], the
+    largest clock and the largest stream time in each run.
     """
     none = pa.array(np.zeros(len(first), np.int64))
     columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}
-    columns[HIGH] = pa.array(high_us)
+    columns[HIGH], columns[STREAM_TIME] = pa.array(high_us), pa.array(stream_us)
     names: tuple[str, ...] = (LOG_PARTITION,) if arrival.by_own_logs else ()
     if arrival.by_file:
         names = (FILE_TIME, FILE_PATH, FILE_BLOCK)

@@ -58,6 +58,8 @@ class LogRuns:
     """
     trail_us: Ints | None = None
     """The largest timestamp of the rows left out after the last other row, ``NO_TIME`` for none."""
+    stream_us: Ints | None = None
+    """The run's largest stream time, ``NO_TIME`` for none; None if that is ``high_us``."""
 
     def latest_in_earlier_runs(self) -> Ints:
         """Return for each run the largest timestamp in the earlier runs of its log, those with a

@@ -203,7 +203,8 @@ class Arrival:
         """The column ``_stream_time`` (the stream time of the stage that made a row), as the only
         element. Empty if nothing in the topology needs it.
         """
-        needed = self.moves or self.streams or (self.timed and self.left_out)
+        ahead = self.left_out or bool(self.branching)
+        needed = self.moves or self.streams or (self.timed and ahead)
         return (STREAM_TIME,) if needed else ()
 
     def _order_columns(self, source: Entry) -> tuple[str, ...]:
@@ -304,9 +305,11 @@ def source_spec(
     shared_log = ordered_by == "shared log"
     carries = arrival.carried_columns(source)
     clocked = not carries
-    common_clock = base in arrival.branching and not (arrival.timed or shared_log or aligned)
+    null_keys = alone or source.null_keys
+    full_clock = clocked and not (shared_log or aligned)
+    full_clock &= base in arrival.branching or (source.stream and null_keys)
     loose = source.emits_spurious_tombstones
-    orders_left_out = clocked and loose and not (shared_log or common_clock)
+    orders_left_out = clocked and loose and not (shared_log or full_clock)
     goes_by_time = arrival.timed and (shared_log or (orders_left_out and not aligned))
     schema = wire_schema(input_)
     return SourceSpec(
@@ -321,7 +324,7 @@ def source_spec(
         RowMeaning(
             stream=source.stream,
             valueless=valueless,
-            null_keys=alone or source.null_keys,
+            null_keys=null_keys,
             keeps_time=keeps_time,
             loose=loose,
             versioned_us=source.versioned_us,
@@ -338,7 +341,8 @@ def source_spec(
             logs=ordered_by == "own logs" and _has_logs(input_),
             limited=isinstance(base, Source) and base.order.limited,
             orders_left_out=orders_left_out,
-            common_clock=common_clock,
+            full_clock=full_clock,
+            separate_time=full_clock and arrival.timed,
         ),
     )
 

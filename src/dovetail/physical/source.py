@@ -23,6 +23,7 @@ from dovetail.base.columns import (
     LOG_PARTITION,
     ORDER,
     SEQUENCE,
+    STREAM_TIME,
     WINDOW_START,
 )
 from dovetail.plan.metrics import MetricKind, metric_name
@@ -192,9 +193,13 @@ class RowArrival:
     """True if rows that a condition leaves out come in the order of their own times, between the
     rows beside them in their log (``laws.arrival``). They do not advance stream time.
     """
-    common_clock: bool = False
-    """True if a row has one clock for all readers of the source, as no result depends on stream
-    time. So rows that this reader leaves out count for clocks and for stream time, too.
+    full_clock: bool = False
+    """True if all rows of the source count for clocks: those that this reader leaves out, and those
+    with a null in the key. So a row has one clock for all readers.
+    """
+    separate_time: bool = False
+    """True if pack also adds ``_stream_time``, the stream time when the row has arrived. The full
+    clock may be ahead of it, as not all rows that count for it advance stream time.
     """
 
     copies: int = 1
@@ -239,11 +244,13 @@ class RowArrival:
 
     @property
     def added_columns(self) -> list[str]:
-        """The names of the int64 columns that pack adds, in order: ``_clock``, ``_order`` and
-        ``_file``, as far as the rows need them. Empty for rows that bring all of them.
+        """The names of the int64 columns that pack adds, in order: ``_clock``, ``_stream_time``,
+        ``_order`` and ``_file``, as far as the rows need them. Empty for rows that bring all of
+        them.
         """
         columns = (
             (CLOCK, self.clocked),
+            (STREAM_TIME, self.separate_time),
             (ORDER, self.numbered and not self.by_own_logs),
             (FILE, self.by_file),
         )

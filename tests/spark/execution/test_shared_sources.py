@@ -164,7 +164,8 @@ def test_a_record_comes_before_what_it_changes(
     spark: SparkSession, tmp_path: Path, ordered_by: str, back: bool, counted: str
 ) -> None:
     """A stream is joined with counts of some of its own records. The first records, one log and one
-    file have none of these. With ``back``, times go back behind those that are not counted.
+    file have none of these. With ``back``, times go back behind those that are not counted. Results
+    may depend on stream time, which those do not advance.
     """
     values = [None, 0, 2, 2, 0, 1, None, 3, 1, 2, 3, 0, 1, 2]
     logs = [(v or 0) % 2 if ordered_by == "logs" else 0 for v in values]
@@ -185,7 +186,7 @@ def test_a_record_comes_before_what_it_changes(
         frame = spark.createDataFrame(frame.orderBy("id").collect(), frame.schema).coalesce(1)
     read_stream = dt.Stream.from_changelog(frame, key="id", timestamp="at", name="s", **options)
     counts = read_stream.where(counted).group_by("v").agg(n=dt.count())
-    joined = read_stream.join(counts, how="left", on="v", select=["v", "n"])
+    timed = counts.expire(after="1 day")
 
     clocks = {0: 0, 1: 0}
     arrival = []
@@ -197,7 +198,21 @@ def test_a_record_comes_before_what_it_changes(
         value = values[number]
         expected[number] = (value, seen[value] or None)
         seen[value] += value is not None and COUNTED[counted](value)
-    for buckets in (1, 3):
+    for buckets, table in ((1, counts), (3, counts), (3, timed)):
+        joined = read_stream.join(table, how="left", on="v", select=["v", "n"])
         found = joined.changelog(buckets=buckets).collect()
         assert {row.id: (row.v, row.n) for row in found} == expected
         assert len(found) == len(rows)
+
+
+def test_a_record_without_a_key_comes_at_its_own_time(spark: SparkSession) -> None:
+    """It does not advance stream time, but its log is as far as that."""
+    rows = [(0, 0, 7, "a", 1), (0, 1, None, "c", 20), (1, 0, 1, "b", 10), (1, 1, 2, "d", 21)]
+    frame = spark.createDataFrame(rows, "log int, place long, id long, v string, at long")
+    frame = frame.coalesce(1).withColumns({"one": F.lit(1), "at": F.timestamp_seconds("at")})
+    read: dict[str, Any] = {"key": "id", "timestamp": "at", "name": "s"}
+    stream = dt.Stream.from_changelog(frame, **read, sequence="place", log_partition="log")
+    merged = stream.deduplicate(within="1 s").group_by("one").agg(all=dt.collect_list("v"))
+    assert [row["all"] for row in merged.changelog(buckets=1).orderBy("_position").collect()] == [
+        [*"abcd"[:count]] for count in (1, 2, 3, 4)
+    ]

@@ -7,7 +7,7 @@ row is the largest timestamp that its log has had by then in the micro-batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -45,10 +45,12 @@ RUNS = pa.schema(
         (FILE_PATH, pa.string()),
         (LOW, pa.int64()),
         (TRAIL, pa.int64()),
+        (STREAM_TIME, pa.int64()),
     ]
 )
 """Runs: their log and their ends there, or their file. ``_high``, ``_low`` and ``_trail`` are times
-of ``LogRuns``. The last two are set only under ``RowArrival.orders_left_out``.
+of ``LogRuns``. The last two are set only under ``RowArrival.orders_left_out``. ``_stream_time`` is
+the run's largest stream time, and is ``_high`` but for ``RowArrival.separate_time``.
 """
 STAIRS = pa.schema([(POSITION, pa.int64()), (STREAM_TIME, pa.int64())])
 """The steps of a source's stream time: from a position on it is ``_stream_time``."""
@@ -159,8 +161,8 @@ def _batch_of_log_rows(
     ``heard``: the pieces of the source, by partition and index, heartbeats included. ``rows``:
     their rows, piece by piece, whose ``_clock`` knows only their own run. ``stairs``: the steps of
     stream time in the whole batch, None if no other source asks for them. They go into the batch
-    and, with ``arrival.orders_left_out``, give its stream times. Otherwise stream times are the
-    clocks.
+    and, with ``arrival.orders_left_out``, give its stream times. With ``arrival.separate_time``
+    these follow from the rows' own ``_stream_time``. Otherwise they are the clocks.
     """
     runs, first = _runs_of_pieces(arrival, heard)
     counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
@@ -188,10 +190,14 @@ def _batch_of_log_rows(
             order = order_by_log(arrival.origin, log_of_row, position - begins[log_of_row])
         else:
             order = order_by_run(arrival.origin, rank[run], rows.column(ORDER).to_numpy())
+    stream_us = clock_us
+    if arrival.separate_time:
+        assert runs.stream_us is not None
+        timed = replace(runs, high_us=runs.stream_us)
+        stream_us = record_clocks(timed, run, rows.column(STREAM_TIME).to_numpy(), log, position)
     if np.any(row[1:] < row[:-1]):
         rows, clock_us = rows.take(pa.array(row)).combine_chunks(), clock_us[row]
-        order = None if order is None else order[row]
-    stream_us = clock_us
+        stream_us, order = stream_us[row], None if order is None else order[row]
     if arrival.orders_left_out and stairs is not None:
         stream_us = stairs.time_at(clock_us, inclusive=True)
     return Batch(rows, clock_us, stream_us, order, stairs=stairs)
@@ -211,7 +217,7 @@ def _runs_of_pieces(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRun
         partition = np.array([piece.partition for piece in heard], np.int64)
         number = np.array([piece.number for piece in heard], np.int64)
         high_us = np.array([piece.high_time_us for piece in heard], np.int64)
-        low_us = trail_us = None
+        low_us = trail_us = stream_us = None
         if arrival.orders_left_out:
             ends = [
                 (NEVER, NO_TIME)
@@ -220,28 +226,34 @@ def _runs_of_pieces(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRun
                 for piece in heard
             ]
             low_us, trail_us = np.array(ends, np.int64).reshape(-1, 2).T
-        runs = LogRuns(partition, number, number, high_us, low_us, trail_us)
+        if arrival.separate_time:
+            stream_us = high_us
+            highs = [NO_TIME if p.runs is None else p.runs.column(HIGH)[0].as_py() for p in heard]
+            high_us = np.array(highs, np.int64)
+        runs = LogRuns(partition, number, number, high_us, low_us, trail_us, stream_us)
         return runs, np.arange(len(heard))
     tables = [RUNS.empty_table() if piece.runs is None else piece.runs for piece in heard]
     first = np.cumsum([0, *(len(runs) for runs in tables)])[:-1]
     table = pa.concat_tables([RUNS.empty_table(), *tables]).combine_chunks()
     high_us = table.column(HIGH).to_numpy()
+    stream_us = table.column(STREAM_TIME).to_numpy() if arrival.separate_time else None
     low_us, trail_us = (
         table.column(name).to_numpy() if arrival.orders_left_out else None for name in (LOW, TRAIL)
     )
+    times = high_us, low_us, trail_us, stream_us
     if not arrival.by_file:
         log, begins, ends = (table.column(n).to_numpy() for n in (LOG_PARTITION, FIRST, LAST))
-        return LogRuns(log, begins, ends, high_us, low_us, trail_us), first
+        return LogRuns(log, begins, ends, *times), first
     # All files are one log, ordered by age, then by name, then by block.
     one_log = np.zeros(len(table), np.int64)
     if len(table) <= 1:
-        return LogRuns(one_log, one_log, one_log, high_us, low_us, trail_us), first
+        return LogRuns(one_log, one_log, one_log, *times), first
     keys = table.select([FILE_TIME, FILE_PATH, FILE_BLOCK])
     keys = keys.append_column(FIRST, pa.array(np.arange(len(keys))))
     rank = np.empty(len(keys), np.int64)
     sorted_ = pc.sort_indices(keys, [(name, "ascending") for name in keys.schema.names])
     rank[sorted_.to_numpy()] = np.arange(len(keys))
-    return LogRuns(one_log, rank, rank, high_us, low_us, trail_us), first
+    return LogRuns(one_log, rank, rank, *times), first
 
 
 # An example with two pieces of one log, cut into three runs that begin at positions 5, 9 and 7:
