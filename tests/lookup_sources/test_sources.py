@@ -414,6 +414,14 @@ def test_delta_files_that_are_gone_are_an_error(tmp_path: Path) -> None:
     source = dt.lookups.delta_files(tmp_path, key="id", retries=0)
     with pytest.raises(dt.errors.ConfigurationError, match="no answer after 1 attempts"):
         ids(source.open(SCHEMA), "ann")
+    features = {"minReaderVersion": 3, "minWriterVersion": 7}
+    for kind in ("readerFeatures", "writerFeatures"):
+        features[kind] = ["typeWidening"]
+    log = tmp_path / "_delta_log" / "00000000000000000001.json"
+    log.write_text(json.dumps({"protocol": features}))
+    lacking = r"deltalake cannot read the table: .*TypeWidening\]\. ALTER TABLE … DROP FEATURE"
+    with pytest.raises(dt.errors.ConfigurationError, match=lacking):
+        ids(source.open(SCHEMA), "ann")
 
 
 def test_iceberg_tables_find_the_rows_of_the_latest_snapshot(tmp_path: Path) -> None:

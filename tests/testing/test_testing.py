@@ -409,3 +409,9 @@ def test_zeros_are_one_key_at_any_depth(type_: pa.DataType, of: Any) -> None:
     driver.pipe(left, [{"k": of(-0.0), "v": 1}, {"k": of(2.0), "v": 3}], timestamp=1)
     changes = driver.pipe(right, {"k": of(0.0), "w": 2}, timestamp=2)
     assert [change.values for change in changes] == [{"v": 1, "w": 2}]
+
+
+def test_a_time_that_python_lacks_is_an_error() -> None:
+    times = table("t", key="id", schema={"id": pa.int64(), "at": pa.timestamp("us")})
+    with pytest.raises(DataError, match="t: a value of its result is none of Python's"):
+        Driver(times).pipe(times, {"id": 1, "at": 253402300800000000}, timestamp=1)

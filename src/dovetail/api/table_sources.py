@@ -108,7 +108,8 @@ class TableSources(Topology):
             False reads what there is now, for a batch run: the content, or the changes from
             ``version`` on.
         options : mapping of str to str, optional
-            Options of the Delta source itself. They overrule ``version``.
+            Options of the Delta source itself. They overrule ``version``. Limits of a
+            micro-batch are only for a table with ``delta.appendOnly``.
 
         Returns
         -------
@@ -120,7 +121,7 @@ class TableSources(Topology):
         PlanError
             If neither or both of ``path`` and ``table`` are given. If a column is unknown,
             named twice or reserved, or if a type cannot serve. Also if ``timestamp`` names a
-            column of the key.
+            column of the key, and for ``options`` that would split commits.
         ConfigurationError
             If the session does not know Delta, or if the table has no change data feed or
             cannot be read.

@@ -16,7 +16,7 @@ from dovetail.base.columns import double_quoted
 from dovetail.base.error_text import first_line
 from dovetail.base.packages import import_package
 from dovetail.base.validation import ColumnNames, Natural, Path, validated
-from dovetail.errors import DovetailError
+from dovetail.errors import ConfigurationError, DovetailError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import (
     cast_table,
@@ -35,6 +35,8 @@ _EXACT_TIMES = "SET datafusion.execution.parquet.coerce_int96 = 'us'"
 """The setting by which deltalake reads Spark's timestamps as microseconds. By default it reads
 nanoseconds, which times before 1678 and after 2261 do not have: it wraps them.
 """
+_LACKS_FEATURES = "Unsupported table features"
+"""A part of deltalake's error for a table with features that it does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ class DeltaFilesReader:
         Raises ``OSError`` if another attempt may help: for any error of the package deltalake or of
         a data file, after which the table is forgotten. Raises ``DataError`` for a missing column,
         another type, a constant of another type, or a null in a primary key. Raises
-        ``ConfigurationError`` without deltalake.
+        ``ConfigurationError`` without deltalake, and for a table with features that it lacks.
         """
         title = self._source.title
         deltalake = _import_deltalake(title)
@@ -127,6 +129,13 @@ class DeltaFilesReader:
             raise
         except Exception as error:  # data files that cannot be read raise no error of the package
             self.close()
+            if _LACKS_FEATURES in str(error):
+                raise ConfigurationError(
+                    title,
+                    f"the package deltalake cannot read the table: {first_line(error)}",
+                    "ALTER TABLE … DROP FEATURE typeWidening, or another one that it names, "
+                    "or look rows up in another store",
+                ) from error
             raise OSError(first_line(error)) from error
         return without_null_keys(title, cast_table(title, rows, self._schema), self._source.key)
 
@@ -246,7 +255,7 @@ def delta_files(
         If ``key`` names no column, or a list in ``where`` is empty or of several types.
     ConfigurationError
         If deltalake is missing. A query fails with it if the table cannot be read after all
-        attempts.
+        attempts, or has features that deltalake lacks, such as type widening.
     DataError
         In a query, for a row that does not fit the declared types, a null in the key or two
         rows with one key. Also for a missing column, and for constants in ``where`` of

@@ -48,6 +48,9 @@ _SETTINGS = {
     "spark.sql.variable.substitute": "false",
 }
 
+BAD_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+"""Spark's settings by which a reader skips the rows of a file that it cannot read."""
+
 Range = tuple[Any, Any]
 """The smallest and the largest value of a column."""
 
@@ -73,12 +76,11 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
 
 
 def fail_on_bad_files(session: SparkSession) -> None:
-    """Set ``spark.sql.files.ignoreMissingFiles`` and ``spark.sql.files.ignoreCorruptFiles`` to
-    false, so that the session fails at such a file instead of skipping its rows. The session must
-    be the caller's own.
+    """Set ``BAD_FILES`` to false, so that the session fails at a missing or corrupt file instead of
+    skipping its rows. The session must be the caller's own.
     """
-    for ignored in ("Missing", "Corrupt"):
-        session.conf.set(f"spark.sql.files.ignore{ignored}Files", "false")
+    for name in BAD_FILES:
+        session.conf.set(name, "false")
 
 
 def tune(session: SparkSession) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from dovetail.base.columns import DELETE, UPSERT
+from dovetail.base.columns import DELETE, DELETED, EVENT_TIME, POSITION, UPSERT
 from dovetail.base.hints import HintedChange
 from dovetail.base.text_cells import CHANGE, TIME, aligned, cell_text, instant, microseconds_of
 from dovetail.errors import DataError
@@ -97,6 +97,33 @@ class Change(HintedChange):
         values = "deleted" if self.values is None else columns_shown(self.values)
         withdrawn = "withdrawn " if self.values is not None and self.change == "delete" else ""
         return f"<{columns_shown(self.key)}: {withdrawn}{values} @{self.timestamp_us}>"
+
+
+def changes_of_rows(node: Node, rows: pa.Table) -> Iterator[Change]:
+    """Yield the rows of a result as changes, in order. For a tombstone of a table, ``values`` is
+    None; a stream's record always has values.
+
+    ``rows``: the node's key and value columns, ``_deleted``, ``_event_time`` in microseconds, and
+    ``_position``. Raises ``DataError`` for a date or time outside the years 1 to 9999.
+    """
+    try:
+        python_rows = rows.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise DataError(
+            node.name,
+            f"a value of its result is none of Python's: {error}",
+            "Feed dates and times of the years 1 to 9999, which Python has",
+        ) from error
+    for row in python_rows:
+        deleted = row[DELETED]
+        values = {name: row[name] for name in node.values.names}
+        yield Change(
+            key={name: row[name] for name in node.key.names},
+            values=None if deleted and not node.stream else values,
+            timestamp_us=row[EVENT_TIME],
+            change="delete" if deleted else "upsert",
+            position=row[POSITION],
+        )
 
 
 class TextTable:

@@ -15,7 +15,7 @@ from dovetail.api.results import AResult
 from dovetail.api.tables import Table
 from dovetail.api.topology import ATopology, AWindowedTable, Topology
 from dovetail.arrays.spark_hash import spark_hash
-from dovetail.base.columns import DELETED, EVENT_TIME, POSITION
+from dovetail.base.columns import DELETED, POSITION
 from dovetail.base.hints import HintedDriver
 from dovetail.base.text_cells import microseconds_of
 from dovetail.base.validation import validated
@@ -33,7 +33,7 @@ from dovetail.plan.transforms.unwindow import windows_as_table
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
-from dovetail.testing.changes import Change, TextTable
+from dovetail.testing.changes import Change, TextTable, changes_of_rows
 from dovetail.testing.driver_explanations import ExplainingDriver, MicroBatch, Replay
 from dovetail.testing.inputs import (
     Row,
@@ -1035,10 +1035,10 @@ class Driver(ExplainingDriver, HintedDriver):
         by_result: list[list[Change]] = [[] for _ in self._results]
         nodes = self.results
         for result_index, rows in result_rows:
-            changed = (
-                _dead_letter_changes if isinstance(nodes[result_index], DeadLetters) else _changes
-            )
-            by_result[result_index] += changed(nodes[result_index], rows)
+            node = nodes[result_index]
+            is_letters = isinstance(node, DeadLetters)
+            changed = _dead_letter_changes if is_letters else changes_of_rows
+            by_result[result_index] += changed(node, rows)
         for unread, changes in zip(self._unread, by_result, strict=True):
             unread += changes
         changes_by_result = dict(zip(nodes, by_result, strict=True))
@@ -1080,25 +1080,6 @@ def _computed_nodes(nodes: Iterable[Node]) -> list[Node]:
     return [node for node in nodes if not isinstance(node, DeadLetters)]
 
 
-def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
-    """Yield the rows of a result as changes, in order. For a tombstone of a table, ``values`` is
-    None; a stream's record always has values.
-
-    ``rows``: the node's key and value columns, ``_deleted``, ``_event_time`` in microseconds, and
-    ``_position``.
-    """
-    for row in rows.to_pylist():
-        deleted = row[DELETED]
-        values = {name: row[name] for name in node.values.names}
-        yield Change(
-            key={name: row[name] for name in node.key.names},
-            values=None if deleted and not node.stream else values,
-            timestamp_us=row[EVENT_TIME],
-            change="delete" if deleted else "upsert",
-            position=row[POSITION],
-        )
-
-
 def _dead_letter_changes(node: Node, rows: pa.Table) -> Iterator[Change]:
     """Yield dead letters as changes, in order. All are upserts, with positions from 0 in each call.
 
@@ -1106,7 +1087,8 @@ def _dead_letter_changes(node: Node, rows: pa.Table) -> Iterator[Change]:
     """
     none = pa.array([False] * len(rows))
     numbers = pa.array(range(len(rows)))
-    yield from _changes(node, rows.append_column(DELETED, none).append_column(POSITION, numbers))
+    rows = rows.append_column(DELETED, none).append_column(POSITION, numbers)
+    yield from changes_of_rows(node, rows)
 
 
 class _View(Driver):

@@ -98,6 +98,7 @@ def problems(frame: DataFrame, value: Any, **options: Any) -> dict[int, str]:
         place, _, problem = letter["_problem"].partition(": ")
         offset = json.loads(letter["row"])["offset"]
         assert place == f"topic t, partition 0, offset {offset}"
+        assert offset not in found
         found[offset] = problem
     return found
 
@@ -278,7 +279,7 @@ UNREAD = {
     '{"payload":{"op":"d","ts_ms":1,"before":{"ID":1}}}': "before has no column id, which key_col",
     '{"op":"c","after":null}': "no row after the change, whose op is c",
     '{"op":"d","before":null}': "a delete without the row before it",
-    '{"op":"c","after":{"id":1}}': "it has no event time",
+    '{"op":"u","before":{"id":1},"after":{"id":2}}': "it has no event time",
     '{"op":"c","ts_ms":1,"after":{"id":1,"at":"5"}}': "column `at` is no timestamp: "
     '{"at":"5"}, encoded as its record does not say; name it in encodings=',
     '{"op":"c","ts_ms":1,"after":{"id":1,"price":"AQ=="}}': "column `price` is no decimal(5,2): ",

@@ -208,8 +208,10 @@ def test_what_cannot_serve_is_refused(spark: SparkSession) -> None:
 
 
 def test_numbers_out_of_range_cannot_be_read(spark: SparkSession) -> None:
-    """A time in microseconds where seconds belong, and a number that no double is."""
-    late = maxwell("insert", {"id": 1}, ts=2**53)
+    """A time in microseconds where seconds belong, which is one letter for an update of the key,
+    too, and a number that no double is.
+    """
+    late = maxwell("update", {"id": 1}, {"id": 0}, ts=2**53)
     table = table_of(spark, [late, maxwell("insert", {"id": 2})], dt.formats.maxwell("id long"))
     (letter,) = table.dead_letters().collect()
     assert letter["_problem"] == "topic t, partition 0, offset 0: it has no event time"

@@ -99,7 +99,8 @@ EMPTY = {
 
 def test_messages_are_read_and_written(spark: SparkSession, shop: Any) -> None:
     sent = order(shop).SerializeToString(deterministic=True)
-    values = [sent, b"", b"\x12\x05ab", None, sent, b"\xff\xff", b"\x12\x02\xff\xfe", sent]
+    late = b"\x22\x0a\x08" + b"\xff" * 8 + b"\x3f"  # a time of 2**62 seconds
+    values = [sent, b"", b"\x12\x05ab", None, sent, b"\xff\xff", b"\x12\x02\xff\xfe", sent, late]
     format_ = dt.formats.protobuf(shop.Order)
     table = dt.Table.from_records(
         records(spark, values), value=format_, name="orders", malformed="dead_letter"
@@ -116,7 +117,8 @@ def test_messages_are_read_and_written(spark: SparkSession, shop: Any) -> None:
     ]
     problems = [row["_problem"] for row in table.dead_letters().collect()]
     assert problems == [
-        f"topic orders, partition 0, offset {n}: value: not a message shop.Order" for n in (2, 5, 6)
+        f"topic orders, partition 0, offset {n}: value: not a message shop.Order"
+        for n in (2, 5, 6, 8)
     ]
     place = FormatContext("to_topic", "value", "orders")
     rows = frame.where("_offset < 2").select(*ROW)

@@ -17,13 +17,8 @@ from postgres_server import everything
 from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres.columns import csv_of
 from dovetail.io.sinks.postgres.sink import PostgresSink
-from dovetail.io.sinks.postgres.tables import (
-    StagedChanges,
-    TableShape,
-    apply_changes,
-    copy_texts,
-    find_table,
-)
+from dovetail.io.sinks.postgres.staged_changes import StagedChanges, apply_changes
+from dovetail.io.sinks.postgres.tables import TableShape, copy_texts, find_table
 from dovetail.io.sinks.postgres.transactions import ServerConnection
 
 psycopg = pytest.importorskip("psycopg")

@@ -100,14 +100,19 @@ class Place:
         (checkpoint / "commits").mkdir(parents=True, exist_ok=True)
         (checkpoint / "metadata").write_text(json.dumps({"id": query}))
         if not isinstance(changes, DataFrame):
-            schema, deletes = changelog_schema(of.plan), isinstance(of, dt.Table)
-            rows = [
-                (*row, "delete" if deletes and row[-1] is None else "upsert", START, position)
-                for position, row in enumerate(changes)
-            ]
-            changes = self.spark.createDataFrame(arrow_table(rows, schema), schema)
+            changes = self.changes(changes, of)
         write(changes, number)
         (checkpoint / "commits" / str(number)).touch()
+
+    def changes(self, rows: Sequence[tuple[Any, ...]], of: Any = None) -> DataFrame:
+        """The changes of a micro-batch. A table's row without a value is a delete."""
+        of = self.table() if of is None else of
+        schema, deletes = changelog_schema(of.plan), isinstance(of, dt.Table)
+        changes = [
+            (*row, "delete" if deletes and row[-1] is None else "upsert", START, position)
+            for position, row in enumerate(rows)
+        ]
+        return self.spark.createDataFrame(arrow_table(changes, schema), schema)
 
     def run(
         self, topology: Any = None, checkpoint: str = "checkpoint", name: str = "t", **options: Any
@@ -570,6 +575,39 @@ def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place, way: 
     refused(place, "the table that this checkpoint has kept is gone", query="another")
 
 
+AGAIN = "DROP TABLE t; CREATE TABLE t (id bigint PRIMARY KEY, v text, _timestamp timestamptz)"
+
+
+@pytest.mark.parametrize(
+    ("made", "emptied"),
+    slow_after(1, [("PARTITION BY HASH (id)", "TRUNCATE t"), (None, AGAIN)]),
+)
+def test_rows_that_are_lost_are_noticed(place: Place, made: str | None, emptied: str) -> None:
+    """At a start, at its first micro-batch, and at a later one."""
+    if made is not None:
+        place.sql(
+            f"{AGAIN.removeprefix('DROP TABLE t; ')} {made};"
+            "CREATE TABLE t0 PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)"
+        )
+    lost = "the table is empty, and was truncated, created anew or altered after"
+    changes = place.changes([(1, "a")])
+    place.hand_over(0, changes)
+    place.sql("VACUUM FULL t")
+    write = place.writer()
+    write(changes, 1)
+    place.sql(emptied)
+    refused(place, lost, "existing='adopt'")
+    with pytest.raises(dt.errors.TargetError, match=lost):
+        write(changes, 2)
+    place.hand_over(2, changes, existing="adopt")
+    write = place.writer()
+    place.sql(emptied)
+    with pytest.raises(dt.errors.TargetError, match=lost):
+        write(changes, 3)
+    assert place.rows() == []
+    assert place.batch() == [(2,)]
+
+
 @pytest.mark.slow
 def test_a_table_that_another_query_takes_over_is_left_to_it(place: Place) -> None:
     place.come((1, "a"))
@@ -601,12 +639,29 @@ def test_a_table_that_another_query_takes_over_is_left_to_it(place: Place) -> No
         ("id bigint, v text, _timestamp timestamptz", "is not unique by its key (id)"),
         ("id bigint, v text UNIQUE, _timestamp timestamptz, UNIQUE (id, v)", "is not unique by"),
         ("id bigint UNIQUE DEFERRABLE, v text, _timestamp timestamptz", "is not unique by its"),
+        (
+            "id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, v text, _timestamp timestamptz",
+            'itself fills the column id, and takes no values. ALTER TABLE … ALTER "id" SET',
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(place: Place, columns: str, problem: str) -> None:
     place.sql(f"CREATE TABLE t ({columns})")
     for existing in ("fail", "replace", "adopt"):
         refused(place, "to_postgres('t'): ", problem, existing=existing)
+
+
+def test_a_column_that_is_altered_while_the_query_runs_is_refused(place: Place) -> None:
+    changes = place.changes([(1, "a")])
+    place.hand_over(0, changes)
+    write = place.writer()
+    place.sql("ALTER TABLE t ALTER v TYPE varchar(9), ADD w int")
+    write(changes, 1)
+    place.sql("ALTER TABLE t ALTER _timestamp TYPE timestamptz(0)")
+    shown = "_timestamp is timestamp.0. with time zone and comes as timestamp with time zone"
+    with pytest.raises(dt.errors.TargetError, match=f"has other columns: {shown}"):
+        write(changes, 2)
+    assert place.batch() == [(1,)]
 
 
 def test_a_table_with_wider_columns_of_a_schema_is_kept(place: Place, way: str) -> None:

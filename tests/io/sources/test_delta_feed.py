@@ -23,6 +23,7 @@ import dovetail as dt
 from dovetail.io.sources import change_feed
 from dovetail.io.sources.change_feed import changes_of
 from dovetail.plan.nodes import Source
+from dovetail.plan.spark_sources import spark_sources_of
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
@@ -282,6 +283,11 @@ def test_what_cannot_be_read_is_refused(delta_spark: SparkSession, tmp_path: Pat
         dt.Table.from_delta(delta_spark, path, key="no", streaming=False)
     with pytest.raises(dt.errors.ConfigurationError, match="cannot be read"):
         dt.Table.from_delta(delta_spark, tmp_path / "none", key="id")
+    add_rows(path := str(tmp_path / "fed"), "id long, v string", (1, "a"))
+    with pytest.raises(dt.errors.PlanError, match="options= has MaxFilesPerTrigger, with which De"):
+        dt.Table.from_delta(delta_spark, path, key="id", options={"MaxFilesPerTrigger": "9"})
+    (source,) = spark_sources_of(dt.Table.from_delta(delta_spark, path, key="id").plan.frame)
+    assert source.options["maxfilespertrigger"] == "2147483647"
     written = str(tmp_path / "written")  # as by to_delta
     deltalake.write_deltalake(written, pa.table({"id": [1], "_timestamp": [START]}))
     with pytest.raises(dt.errors.PlanError, match="in columns=, or pass timestamp='_timestamp'"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from parquet_rows import rows_of
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from small_session import applied
 
 import dovetail as dt
+from dovetail.errors import DovetailWarning
 from dovetail.platform.arrow_batches import BYTES_LIMIT
 from dovetail.spark.query.writer import SNAPSHOT_ON_LAG, query_settings, settings
 
@@ -42,7 +44,10 @@ def test_a_query_renames_over_files_of_a_local_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """The query's own session has the settings, the user's is left without."""
-    query = run(spark, tmp_path)
+    skipping = "spark.sql.files.ignoreMissingFiles"
+    with applied(spark, {skipping: "true"}), pytest.warns(DovetailWarning, match=skipping):
+        query = run(spark, tmp_path)
+    assert own(query).conf().get(skipping) == "false"
     assert own(query).conf().get(MANAGER) == BY_FILE_SYSTEM
     assert own(query).conf().get(SNAPSHOT_ON_LAG) == "false"
     assert spark.conf.get(SNAPSHOT_ON_LAG) == "true"

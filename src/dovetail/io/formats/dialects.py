@@ -36,6 +36,7 @@ from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject, is_json_null, lack_of_keys
 from dovetail.io.formats.json_values import NUMBER, JsonValues, is_infinite, misfit_text
 from dovetail.io.formats.plain import (
+    CHANGE_INDEX,
     Decoding,
     Format,
     FormatContext,
@@ -317,9 +318,9 @@ class _DialectEvents(Decoding):
 
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
         """Return the records as rows, one for each change, with ``value_row``, ``value_problem``,
-        ``_deleted`` and ``_timestamp`` besides. Events that change no row by their type, and
-        records without a value, are left out. The changes of a record stay in order. ``part`` is
-        always ``"value"``.
+        ``_deleted``, ``_timestamp`` and ``_change_index`` besides. Events that change no row by
+        their type, and records without a value, are left out. The changes of a record stay in
+        order. ``part`` is always ``"value"``.
 
         An unreadable event is one row, with a text in ``value_problem``, a null ``value_row`` and
         no delete. So is an event of an unknown type, and a change without data. The time is null
@@ -360,7 +361,7 @@ class _DialectEvents(Decoding):
         time = F.timestamp_micros(F.try_multiply(event[dialect.time], F.lit(dialect.time_us)))
         return (
             frame.withColumn(TIMESTAMP, time)
-            .withColumn("_change", F.explode(sound))
+            .select("*", F.posexplode(sound).alias(CHANGE_INDEX, "_change"))
             .withColumn("value_row", F.col("_change.row"))
             .withColumn(DELETED, F.coalesce(F.col("_change.deleted"), F.lit(False)))
             .drop("_changes", "_change")

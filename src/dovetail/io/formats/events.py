@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from dovetail.base.columns import DELETED, TIMESTAMP, quoted
 from dovetail.io.formats.connect import ColumnEncoding, RawValue, raw_type
-from dovetail.io.formats.plain import Decoding, Part, keep_rows
+from dovetail.io.formats.plain import CHANGE_INDEX, Decoding, Part, keep_rows
 from dovetail.io.formats.transactions import TRANSACTION, TRANSACTION_PATHS, transaction_of
 from dovetail.io.formats.unsent_values import UNSENT, Placeholder
 
@@ -218,9 +218,10 @@ class ChangeEvents(Decoding):
 
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
         """Return the records as rows, one for each change, with ``value_row``, ``value_problem``,
-        ``_deleted`` and ``_timestamp`` besides. The time is the event's, null if that is unknown,
-        or, without a value, the record's. ``part`` is always ``"value"``. ``records``: with a
-        column ``value``, and perhaps ``timestamp``, the record's time, which is null without it.
+        ``_deleted``, ``_timestamp`` and ``_change_index`` besides. The time is the event's, null if
+        that is unknown, or, without a value, the record's. ``part`` is always ``"value"``.
+        ``records``: with a column ``value``, and perhaps ``timestamp``, the record's time, which is
+        null without it.
 
         Records without a value are left out unless ``tombstones`` is true: then each is a delete,
         whose ``value_row`` is a struct of nulls. Truncations are left out unless ``truncates`` is
@@ -246,11 +247,10 @@ class ChangeEvents(Decoding):
         if self.splits and self.wanted.keys:
             moves = F.col("value_problem").isNull() & self._changes_key(event)
             delete_and_change = F.when(moves, F.array(self._row(F.lit(True)), change))
-            frame = frame.withColumn(
-                "_row", F.explode(F.coalesce(delete_and_change, F.array(change)))
-            )
+            changes = F.coalesce(delete_and_change, F.array(change))
+            frame = frame.select("*", F.posexplode(changes).alias(CHANGE_INDEX, "_row"))
         else:
-            frame = frame.withColumn("_row", change)
+            frame = frame.withColumn(CHANGE_INDEX, F.lit(0)).withColumn("_row", change)
         time = F.timestamp_micros(event["time"])
         if "timestamp" in records.columns:
             time = F.when(has_value, time).otherwise(F.col("timestamp"))

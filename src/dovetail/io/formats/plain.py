@@ -106,8 +106,8 @@ class Decoding:
     """
 
     is_of_changes: ClassVar[bool] = False
-    """True if ``decode`` also makes ``_deleted`` and ``_timestamp``. It may then add or leave out
-    rows, and need not add ``<part>_absent``.
+    """True if ``decode`` also makes ``_deleted``, ``_timestamp`` and ``_change_index``. It may then
+    add or leave out rows, and need not add ``<part>_absent``.
     """
 
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
@@ -139,6 +139,9 @@ def keep_rows(frame: DataFrame, condition: Column) -> DataFrame:
     # step on the way. It does not push a condition that depends on the partition.
     return frame.where(F.when(F.spark_partition_id() >= 0, condition))
 
+
+CHANGE_INDEX: Final = "_change_index"
+"""The column with the index of a change among those of its record, from 0."""
 
 Unsent: TypeAlias = Literal["fail", "keep", "keep_or_null"]
 

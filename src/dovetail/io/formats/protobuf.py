@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
@@ -359,8 +360,8 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
 
 def _decode_messages(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
     """Return the messages ``values``, as bytes, in arrays of structs whose concatenation is in
-    their order. A struct is null where the message is null or cannot be read. ``handler``: the
-    converter of ``ptars`` for the message.
+    their order. A struct is null where the message is null or cannot be read, also for a time that
+    is too large for microseconds. ``handler``: the converter of ``ptars`` for the message.
 
     A batch that fails is halved until the unreadable message is found.
     """
@@ -377,7 +378,30 @@ def _decode_messages(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
         ]
     table = pa.Table.from_batches([batch]).cast(_spark_readable_schema(batch.schema))
     columns = [column.combine_chunks() for column in table.columns]
-    return [pa.StructArray.from_arrays(columns, fields=list(table.schema), mask=values.is_null())]
+    is_lost = values.is_null().to_numpy(zero_copy_only=False)
+    for column in columns:
+        is_lost = is_lost | _has_clamped_time(column)
+    return [pa.StructArray.from_arrays(columns, fields=list(table.schema), mask=pa.array(is_lost))]
+
+
+def _has_clamped_time(column: pa.Array) -> NDArray[np.bool_]:
+    """Return a boolean for each value of the column: a timestamp or duration in it, at any depth,
+    was too large for microseconds. ``ptars`` takes the largest or smallest of them instead.
+    """
+    type_, is_clamped = column.type, np.zeros(len(column), np.bool_)
+    if pa.types.is_map(type_):
+        entry = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
+        column = column.cast(pa.list_(entry))
+    if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
+        microseconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        ends = np.iinfo(np.int64)
+        return np.isin(microseconds, [ends.max, ends.min])
+    if pa.types.is_struct(type_):
+        return reduce(np.logical_or, map(_has_clamped_time, column.flatten()), is_clamped)
+    if type_.num_fields:
+        clamped_items = _has_clamped_time(column.flatten())
+        is_clamped[pc.list_parent_indices(column).to_numpy()[clamped_items]] = True
+    return is_clamped
 
 
 def _encoder(operator: str, files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:

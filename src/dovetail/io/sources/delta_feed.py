@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dovetail.errors import ConfigurationError
+from dovetail.errors import ConfigurationError, PlanError
 from dovetail.io.sources.change_feed import COMMIT_TIME, COMMIT_VERSION, KIND, changes_of
 from dovetail.plan.types.expressions import text_of
 from dovetail.platform import delta_tables
 from dovetail.platform.sessions import cores
 from dovetail.platform.spark_errors import convert_spark_errors
 
+_UNLIMITED = str((1 << 31) - 1)
+"""The most files of a micro-batch by which Delta's source has no limit."""
 _TABLE_REMEDY = "Give the path of a Delta table in path=, or its name in the catalog in table="
 
 
@@ -65,7 +67,8 @@ class DeltaChanges:
         ``columns`` names it. ``columns``: the value columns, None for all.
 
         Raises ``ConfigurationError`` for a table that cannot be read, or whose feed is not enabled.
-        Raises ``PlanError`` for unknown columns, and for a key as ``timestamp``.
+        Raises ``PlanError`` for unknown columns, for a key as ``timestamp``, and for options that
+        split commits.
         """
         table = delta_tables.sql_name(self.path)
         with convert_spark_errors(
@@ -93,7 +96,8 @@ class DeltaChanges:
         and ``_commit_timestamp``. Also return True if rows can leave the table: False only if its
         properties say that it is append-only. ``table``: its name in SQL.
 
-        Raises ``ConfigurationError`` if the feed is not enabled; Spark's errors pass.
+        Raises ``ConfigurationError`` if the feed is not enabled, and ``PlanError`` for options that
+        split commits between micro-batches. Spark's errors pass.
         """
         properties = delta_tables.details(self.session, table)["properties"]
         if not delta_tables.records_changes(properties):
@@ -106,9 +110,29 @@ class DeltaChanges:
         options = {"readChangeFeed": "true"}
         if self.version is not None:
             options["startingVersion"] = str(self.version)
+        loses = properties.get(delta_tables.APPEND_ONLY, "").lower() != "true"
+        if self.streaming and loses:
+            self._refuse_limits(table)
+            options["maxFilesPerTrigger"] = _UNLIMITED
         reader = self.session.readStream if self.streaming else self.session.read
         rows = reader.format("delta").options(**options | dict(self.options)).load(self.path)
-        return rows, properties.get(delta_tables.APPEND_ONLY, "").lower() != "true"
+        return rows, loses
+
+    def _refuse_limits(self, table: str) -> None:
+        """Raise ``PlanError`` if ``options`` limit a micro-batch. Delta then splits a commit that
+        adds and removes whole files, as an overwrite does: at any file, and by default after 1000.
+        A row's removal may come in a later micro-batch than the row that replaces it. ``table``:
+        its name in SQL.
+        """
+        for name in self.options:
+            if name.lower() in ("maxfilespertrigger", "maxbytespertrigger"):
+                raise PlanError(
+                    f"table {self.label}",
+                    f"options= has {name}, with which Delta splits the commits of an overwrite "
+                    "between micro-batches, so that rows would be lost",
+                    "Leave it out. If rows are only added to the table, ALTER TABLE "
+                    f"{table} SET TBLPROPERTIES ({delta_tables.APPEND_ONLY} = true)",
+                )
 
     @property
     def _values_by_option(self) -> Mapping[str, str]:

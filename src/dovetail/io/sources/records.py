@@ -37,7 +37,7 @@ from dovetail.base.columns import (
 )
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
-from dovetail.io.formats.plain import Format, FormatContext, Part, keep_rows
+from dovetail.io.formats.plain import CHANGE_INDEX, Format, FormatContext, Part, keep_rows
 from dovetail.plan.dead_letters import row_as_json
 from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Source
@@ -75,6 +75,8 @@ _UNPLACED_COLUMN: Final = "_unplaced"
 """The column with the reason why a row has no place in time or in its log."""
 _RECORD_COLUMN: Final = "_record"
 """The column with the record itself."""
+_FURTHER: Final = "_further"
+"""Its field that is true for a further change of a record, with the problem of the first one."""
 PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
 """The columns with a row's log, its offset in the log, and the text of an unreadable key or value.
 """
@@ -157,8 +159,9 @@ class RecordFrame:
         | ``_problem`` | the reason why the record cannot be read, else null |
         | ``_record`` | the record itself, a struct of those columns that reading uses |
 
-        Columns that ``timestamp`` or ``deleted`` name are dropped. Of an unreadable record, columns
-        are null unless they could be read.
+        ``_record`` also has ``_further``, true for a change after the record's first one with the
+        same problem. Columns that ``timestamp`` or ``deleted`` name are dropped. Of an unreadable
+        record, columns are null unless they could be read.
 
         Raises ``PlanError`` for missing or unsuitable columns, for columns of one name, and for
         what the formats refuse. Raises ``ConfigurationError`` for a registry that does not answer,
@@ -194,13 +197,16 @@ class RecordFrame:
         if places:
             unplaced = F.col("partition").isNull() | F.col("offset").isNull()
             problems.append(F.when(unplaced, F.lit("it has no partition or no offset")))
+        # Without timestamp= all changes of a record have its time, and so the same problem with it.
+        shared = F.lit(True) if self.timestamp is None else F.coalesce(*problems).isNotNull()
+        further = F.col(CHANGE_INDEX) > 0 if value.is_of_changes else F.lit(False)
         rows = frame.select(
             *(F.col(f"{part}_row")[name].alias(name) for part in names for name in names[part]),
             *(column.alias(name) for name, (column, _) in metadata.items()),
             *(DELETED, TIMESTAMP),
             *(column.alias(name) for name, column in places.items()),
             F.coalesce(*problems).alias(PROBLEM),
-            F.struct(*columns).alias(_RECORD_COLUMN),
+            F.struct(*columns, (further & shared).alias(_FURTHER)).alias(_RECORD_COLUMN),
         )
         return list(self.keys or names["key"]), self._with_event_time(self._with_deletes(rows))
 
@@ -464,7 +470,10 @@ def readable_rows(
     ``malformed="fail"`` nothing is counted: a row of an unreadable record raises as it is read.
     """
     time = F.coalesce(_record_timestamp(records), TIMESTAMP)
-    sent = RowOrigin("record", records.place_text(), _record_columns(records), time)
+    further = F.col(f"{_RECORD_COLUMN}.{_FURTHER}")
+    sent = RowOrigin(
+        "record", records.place_text(), _record_columns(records), time, further=further
+    )
     return _rows_without_problems(records.operator, rows, sent, name, malformed)
 
 
@@ -521,6 +530,10 @@ class RowOrigin:
     """Its time, for a dead letter."""
     problem: str = PROBLEM
     """The name of the column that says why it cannot be read, null where it can."""
+    further: Column | None = None
+    """True for a further row of a record, whose problem the first row has, too. None if each record
+    is one row.
+    """
 
 
 def _rows_without_problems(
@@ -531,9 +544,9 @@ def _rows_without_problems(
 
     ``operator``: the source in errors and letters. ``sent``: the origin of each row, with the
     column of its problem. With ``malformed="fail"``, a row with a problem raises as it is read.
-    Otherwise such rows are counted as the metric ``<name>.malformed``. A dead letter is a struct of
-    ``_operator``, ``_problem``, ``row`` (JSON text) and ``_event_time`` (microseconds); ``_unread``
-    is null for a row without a problem.
+    Otherwise such rows are counted as the metric ``<name>.malformed``, without further rows of a
+    record. A dead letter is a struct of ``_operator``, ``_problem``, ``row`` (JSON text) and
+    ``_event_time`` (microseconds); ``_unread`` is null for a row without a problem.
     """
     problem, where = F.col(sent.problem), sent.where
     fits = problem.isNull()
@@ -547,7 +560,8 @@ def _rows_without_problems(
         )
         checked = F.when(fits, F.lit(True)).otherwise(F.raise_error(error).cast("boolean"))
         return keep_rows(rows, checked), None
-    counted = rows.observe(metric_name(name, "malformed"), F.count_if(~fits).alias("records"))
+    unread = ~fits if sent.further is None else ~fits & ~sent.further
+    counted = rows.observe(metric_name(name, "malformed"), F.count_if(unread).alias("records"))
     with_unread = None
     if malformed == "dead_letter":
         letter = F.struct(
@@ -556,7 +570,7 @@ def _rows_without_problems(
             row_as_json(sent.columns).alias(LETTER),
             F.unix_micros(sent.time).alias(EVENT_TIME),
         )
-        with_unread = counted.withColumn(UNREAD, F.when(~fits, letter))
+        with_unread = keep_rows(counted, fits | unread).withColumn(UNREAD, F.when(~fits, letter))
     return keep_rows(counted, fits), with_unread
 
 

@@ -23,6 +23,7 @@ from dovetail.errors import CheckpointError, DovetailWarning, PlanError, TargetE
 from dovetail.plan.fingerprint import sources_of
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spark_sources import spark_sources_of_inputs
+from dovetail.platform.delta_tables import BAD_FILES
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import convert_folder_errors
@@ -238,7 +239,22 @@ def refuse_moved(
             )
 
 
-def warn_of_old_files(run: StartRequest) -> None:
+def warn_of_files(run: StartRequest) -> None:
+    """Give a ``DovetailWarning`` for files that Spark may leave out: one if the session skips
+    missing or corrupt files, which the query does not, and those of ``_warn_of_old_files``.
+    """
+    skipping = [name for name in BAD_FILES if run.session.conf.get(name, "false") != "false"]
+    if skipping:
+        warnings.warn(
+            f"{run.title}: the session has {' and '.join(skipping)}, and the query reads without, "
+            "because it would lose changes. To skip files, give the option to that reader",
+            DovetailWarning,
+            stacklevel=5,
+        )
+    _warn_of_old_files(run)
+
+
+def _warn_of_old_files(run: StartRequest) -> None:
     """Give a ``DovetailWarning`` for each source whose oldest and newest file lie more than 7 days
     apart, unless its reader sets ``maxFileAge``.
 
@@ -259,7 +275,7 @@ def warn_of_old_files(run: StartRequest) -> None:
                 "reads one that comes later and is 7 days older than the newest (maxFileAge). Give "
                 "its reader .option('maxFileAge', '3650d')",
                 DovetailWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
 

@@ -210,7 +210,7 @@ def start_query(
         run.file.refuse_succeeded(bound, run.title)
     _refuse_second_query(run)
     folders.refuse_overlaps(run)
-    folders.warn_of_old_files(run)
+    folders.warn_of_files(run)
     if bound is not None:
         run = _with_former_columns(run, bound)
     if former is not None:

@@ -27,6 +27,7 @@ from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.spans import Span
 from dovetail.platform.arrow_batches import ARROW_SETTINGS, BYTES_LIMIT
+from dovetail.platform.delta_tables import BAD_FILES
 from dovetail.platform.sessions import cores, without_call_sites
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.execution import projection
@@ -105,6 +106,7 @@ def settings(partitions: Positive) -> dict[str, str]:
         **ARROW_SETTINGS,
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         TRACEBACK: "false",
+        **dict.fromkeys(BAD_FILES, "false"),
         PARTITIONS: str(partitions),
     }
 

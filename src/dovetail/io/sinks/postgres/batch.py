@@ -27,11 +27,10 @@ from dovetail.io.sinks.ownership import (
     relation_to_table,
 )
 from dovetail.io.sinks.postgres.columns import csv_of, outgoing_columns, refuse_values
+from dovetail.io.sinks.postgres.staged_changes import StagedChanges, apply_changes
 from dovetail.io.sinks.postgres.tables import (
     TASK_COLUMN,
-    StagedChanges,
     TargetTable,
-    apply_changes,
     copy_texts,
     find_foreign_key,
 )
@@ -102,7 +101,8 @@ class SinkSettings:
 
         Raises ``TargetError`` for a table that the query does not own in two cases. With
         ``existing="fail"``, the table has rows. With ``"fail"`` or ``"replace"``, the query has
-        begun.
+        begun. Also, unless ``existing`` is ``"adopt"``, for a table that the query owns and that
+        was emptied since.
         """
         owners = target.last_batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
@@ -111,7 +111,22 @@ class SinkSettings:
         )
         if must_be_empty(self.existing, relation):
             refuse_rows(self.title, is_empty=target.is_empty(cursor))
+        if relation == "kept" and query is not None:
+            self.refuse_lost_rows(lambda: target.is_emptied_since(cursor, query))
         return relation == "replaced"
+
+    def refuse_lost_rows(self, is_emptied: Callable[[], bool]) -> None:
+        """Raise ``TargetError`` if ``is_emptied`` returns True: the rows of a table that the query
+        owns are gone. With ``existing="adopt"``, which goes on with what is there, do not ask it.
+        """
+        if self.existing != "adopt" and is_emptied():
+            raise TargetError(
+                self.title,
+                "the table is empty, and was truncated, created anew or altered after this query's "
+                "last micro-batch, so rows may be gone that the query does not write again",
+                "Bring the rows back, or start with a new checkpoint. If no rows are missing, or "
+                "you want it to go on without them, start once with existing='adopt'",
+            )
 
 
 @dataclass
@@ -300,6 +315,10 @@ class PostgresTable:
     """The columns of the changelog that the table has, with Spark's types."""
     taken: bool = field(default=False, init=False)
     """True once this start of the query has written a micro-batch."""
+    files: str | None = field(default=None, init=False)
+    """The table's files (``TargetTable.storage_files``) as the last micro-batch of this start saw
+    them; None before the first one.
+    """
 
     def outgoing_rows(self, batch: DataFrame) -> DataFrame:
         """Return a micro-batch's changes in the form in which they leave the JVM: the table's
@@ -371,12 +390,14 @@ class PostgresTable:
         A table with a key belongs to ``query``, the query's id, alone from then on. Raises
         ``TargetError`` if the table's last micro-batch is earlier than ``before`` or later than
         ``batch_id``, because table or checkpoint is an older copy. Also if another query has taken
-        the table, or if the table has rows that the query may not take over.
+        the table, or if the table has rows that the query may not take over. Also if the table was
+        emptied, or its columns no longer store each value of the query's.
         """
         self.target.lock(cursor, query)
         last = self.target.last_batches(cursor).get(query)
         if last == batch_id:
             return None
+        self.target.lock_columns(cursor)
         if last is not None and not before <= last < batch_id:
             raise TargetError(
                 self.sink_settings.title,
@@ -385,13 +406,22 @@ class PostgresTable:
                 "Bring back the two of one time, or start with a new checkpoint; if the table is "
                 f"right as it is, set its batch_id in dovetail_queries to {batch_id - 1}",
             )
-        if last is None and self.target.layout.keys:
+        if not self.target.layout.keys:
+            return False
+        clears = False
+        if last is None:
             if self.taken:
                 refuse_taken(self.sink_settings.title)
             clears = self.sink_settings.replaces(cursor, self.target, query, begun=batch_id > 0)
             self.target.remove_other_queries(cursor, query)
-            return clears
-        return False
+        files = self.target.storage_files(cursor)
+        if last is not None and files != self.files:
+            is_emptied = self.target.is_empty
+            if self.files is None:
+                is_emptied = partial(self.target.is_emptied_since, query=query)
+            self.sink_settings.refuse_lost_rows(lambda: is_emptied(cursor))
+        self.files = files
+        return clears
 
     def refuse_reference(self, cursor: Cursor, other: PostgresTable) -> None:
         """Raise ``TargetError`` if a foreign key connects this table and ``other``, in either

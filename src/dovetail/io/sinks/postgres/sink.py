@@ -225,8 +225,9 @@ class PostgresSink:
         complete.
 
         Raises ``TargetError`` for a table that does not fit or is not this query's. Also for a
-        missing one that the query has written, or with a key if the query has begun. Raises
-        ``OSError`` if another attempt may help.
+        missing one that the query has written, or with a key if the query has begun. Also for one
+        that was emptied since, unless rows are adopted. Raises ``OSError`` if another attempt may
+        help.
         """
         with self.sink_settings.server.transaction() as cursor:
             target = find_table(cursor, layout, self.table)
@@ -303,7 +304,8 @@ def to_postgres(
     TargetError
         At the start of a query, if the table has other columns, other keys, or rows that
         ``existing`` refuses. In a query, if PostgreSQL refuses a row, or another query has
-        taken the table.
+        taken the table. In both, if the table of the query was truncated or created anew,
+        unless ``existing`` is ``"adopt"``.
     DataError
         In a query, for a value that the column does not have, such as a text with a NUL
         character.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 from dovetail.base.columns import DELETED, ORDER, POSITION, double_quoted
 from dovetail.errors import TargetError
@@ -67,6 +66,18 @@ _FOREIGN_KEY_QUERY = """
 SELECT conname::text, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
 WHERE contype = 'f' AND (conrelid = %s::regclass AND confrelid = %s::regclass
   OR confrelid = %s::regclass AND conrelid = %s::regclass)
+"""
+# Columns that PostgreSQL fills itself, so that it refuses each row with a value in them.
+_GENERATED_QUERY = """
+SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0
+AND (attidentity = 'a' OR attgenerated <> '')
+"""
+# The files of a table and its partitions, which TRUNCATE and CREATE make anew, and the age of the
+# youngest change of the table in the catalog, in transactions.
+_STORAGE_QUERY = """
+SELECT string_agg(pg_relation_filenode(c.oid)::text, ' ' ORDER BY c.oid), min(age(c.xmin))
+FROM pg_class c WHERE c.oid = %(table)s::regclass
+  OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s::regclass))
 """
 _LOOSE_COLLATIONS_QUERY = """
 SELECT attname::text FROM pg_attribute JOIN pg_collation c ON c.oid = attcollation
@@ -158,6 +169,39 @@ class TargetTable:
         """Return True if the table has no rows."""
         return not cursor.execute(f"SELECT 1 FROM {self.sql_name} LIMIT 1").fetchall()
 
+    def storage_files(self, cursor: Cursor) -> str:
+        """Return the numbers of the files with the rows of the table and of its partitions. They
+        change by ``TRUNCATE``, where the table is dropped and created again, and where PostgreSQL
+        rewrites it. The result is empty for a partitioned table without partitions.
+        """
+        files, _ = cursor.execute(_STORAGE_QUERY, {"table": self.sql_name}).fetchone()
+        return files or ""
+
+    def is_emptied_since(self, cursor: Cursor, query: str) -> bool:
+        """Return True if the table has no rows, and was changed after the last micro-batch of the
+        query with the id ``query``. The change is that the table or one of its partitions was
+        created, truncated or altered. False if the query has not written the table.
+        ``dovetail_queries`` must exist.
+        """
+        row = cursor.execute(
+            f"SELECT age(xmin) FROM {_queries_name(self.schema)} "
+            "WHERE table_name = %s AND query_id = %s",
+            [self.name, query],
+        ).fetchone()
+        _, changed_age = cursor.execute(_STORAGE_QUERY, {"table": self.sql_name}).fetchone()
+        return row is not None and changed_age < row[0] and self.is_empty(cursor)
+
+    def lock_columns(self, cursor: Cursor) -> None:
+        """Keep others from altering the table until the end of the transaction. Raises
+        ``TargetError`` if columns have got types that cannot store each value of the query's.
+        """
+        cursor.execute(f"LOCK TABLE ONLY {self.sql_name} IN ROW EXCLUSIVE MODE")
+        present = _columns_of(cursor, self.sql_name)
+        wanted = {name: type_ for name, type_ in self.layout.types.items() if name in present}
+        misfits = column_differences({name: present[name] for name in wanted}, wanted)
+        if misfits:
+            raise _other_columns_error(self.layout.title, misfits)
+
     def staging_name(self, query: str) -> str:
         """Return the name, in SQL, of the unlogged staging table that the tasks of the query with
         the id ``query`` fill. It is ``dovetail_changes_<digest>`` in the table's schema, which is
@@ -202,7 +246,7 @@ class TargetTable:
             added_types |= {DELETED: "boolean", POSITION: "bigint"}
         added = ", ".join(f"NULL::{type_} AS {name}" for name, type_ in added_types.items())
         cursor.execute(
-            f"CREATE {table} AS SELECT {_names_as_list(self.columns)}, {added} "
+            f"CREATE {table} AS SELECT {names_as_list(self.columns)}, {added} "
             f"FROM {self.sql_name} WITH NO DATA"
         )
 
@@ -214,7 +258,7 @@ class TargetTable:
         """Return how many rows of the table ``staging``, a name in SQL, were copied by the tasks
         with the ids ``tasks``. It is 0 without tasks.
         """
-        query = f"SELECT count(*) FROM {staging} WHERE {_tasks_condition(tasks)}"
+        query = f"SELECT count(*) FROM {staging} WHERE {tasks_condition(tasks)}"
         return int(cursor.execute(query).fetchone()[0])
 
     def unique_moves(self, cursor: Cursor) -> UniqueMoves | None:
@@ -302,210 +346,6 @@ class UniqueMoves:
         )
 
 
-@dataclass(frozen=True)
-class StagedChanges:
-    """A micro-batch's changes of a table, in a staging table of the database."""
-
-    target: TargetTable
-    """The table that the changes belong to."""
-    staging: str
-    """The name of the staging table in SQL."""
-    tasks: Sequence[int] | None
-    """The ids of the tasks whose rows count; None if all rows count."""
-    clears: bool
-    """True if the table's former rows are deleted first, all of them."""
-
-    def with_parts(self, cursor: Cursor, table_index: int, moves: UniqueMoves | None) -> list[str]:
-        """Return SQL statements, each as ``name AS (statement)`` for one WITH, that bring the table
-        to the state after the last change of each key. Rows leave before any come, because the
-        insert reads the results of the deletes. If ``clears``, all former rows leave. A table
-        without a key gets all staged rows appended; ``clears`` does not count then.
-
-        ``cursor``: reads the patterns of nulls in staged keys. The caller must hold the lock of the
-        table (``TargetTable.lock``). ``table_index``: the table's index among those of the WITH,
-        for unique names. ``moves``: the unique values that move between rows, None for none. Their
-        columns in ``nulled`` must be null already (``null_moving_values``).
-        """
-        target, columns = self.target, _names_as_list(self.target.columns)
-        into = f"INSERT INTO {target.sql_name} ({columns}) SELECT {columns} FROM"
-        if not target.layout.keys:
-            return [f"came_{table_index} AS ({into} {self.staging} {self._where_clause})"]
-        gone = [
-            f"gone_{table_index}_{delete_index} AS "
-            f"(DELETE FROM {target.sql_name} AS t {which} RETURNING 1)"
-            for delete_index, which in enumerate(self._deletions(cursor, moves))
-        ]
-        keys = target.layout.keys
-        values = [double_quoted(name) for name in target.columns if name not in keys]
-        assigned = ", ".join(f"{value} = excluded.{value}" for value in values)
-        # Reading the results of the deletes makes PostgreSQL delete first.
-        first = "".join(
-            f" AND (SELECT count(*) FROM gone_{table_index}_{delete_index}) >= 0"
-            for delete_index in range(len(gone))
-        )
-        upsert = (
-            f"{into} {self._last_changes} WHERE NOT c.{DELETED}{first} "
-            f"ON CONFLICT ({_names_as_list(keys)}) DO UPDATE SET {assigned}"
-        )
-        return [*gone, f"came_{table_index} AS ({upsert})"]
-
-    def _deletions(self, cursor: Cursor, moves: UniqueMoves | None) -> list[str]:
-        """Return the rest of each DELETE, behind the table's name: one for each pattern of nulls in
-        the staged keys of which rows may leave. The list is empty if there are none. If ``clears``,
-        it is one empty text, for all rows.
-
-        ``moves``: the unique values that move between rows, None for none. Rows that lose such a
-        value are deleted, too, unless it is set to null.
-        """
-        if self.clears:
-            # Not a TRUNCATE, so that concurrent readers still see the rows.
-            return [""]
-        leaving, keys = f"c.{DELETED}", f"WHERE {DELETED}"
-        if moves is not None and not moves.nulled:
-            leaving, keys = f"(c.{DELETED} OR {moves.moves_condition})", ""
-        return [
-            f"USING {self._last_changes} WHERE {leaving} AND {self.target.key_condition(nulls)}"
-            for nulls in self._null_patterns(cursor, keys)
-        ]
-
-    def null_moving_values(self, cursor: Cursor, moves: UniqueMoves) -> None:
-        """Set the columns ``moves.nulled`` to null in rows of the table that are about to get
-        another unique value. Rows that are about to be deleted keep theirs. The table must have a
-        key, and ``moves.nulled`` a column.
-        """
-        assigned = ", ".join(f"{column} = NULL" for column in map(double_quoted, moves.nulled))
-        for nulls in self._null_patterns(cursor, ""):
-            cursor.execute(
-                f"UPDATE {self.target.sql_name} AS t SET {assigned} FROM {self._last_changes} "
-                f"WHERE NOT c.{DELETED} AND ({moves.moves_condition}) "
-                f"AND {self.target.key_condition(nulls)}"
-            )
-
-    @property
-    def _where_clause(self) -> str:
-        """The SQL WHERE clause for the rows of ``tasks``, an attribute of this object. It is empty
-        if ``tasks`` is None, so that all rows of the staging table count.
-        """
-        return "" if self.tasks is None else f"WHERE {_tasks_condition(self.tasks)}"
-
-    @property
-    def _last_changes(self) -> str:
-        """The last change of each key by ``_position``, as an SQL subquery named ``c`` with the
-        columns of the staging table. Only rows of the tasks that count are read. A null key equals
-        a null.
-        """
-        columns = self.target.columns
-        texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
-        # Bytewise order, which is faster than a language's.
-        order = ", ".join(
-            double_quoted(key) + (' COLLATE "C"' if key in texts else "")
-            for key in self.target.layout.keys
-        )
-        return (
-            f"(SELECT DISTINCT ON ({order}) * FROM {self.staging} {self._where_clause} "
-            f"ORDER BY {order}, {POSITION} DESC) AS c"
-        )
-
-    def _null_patterns(self, cursor: Cursor, where: str) -> list[tuple[bool, ...]]:
-        """Return the distinct patterns of nulls in the keys of the staging table: per pattern a
-        flag for each key column, True for null. They have no order. The list is empty if there are
-        no rows.
-
-        ``where``: an SQL WHERE clause for the rows of the staging table, empty for all of them.
-        Rows of all tasks are read, not of ``tasks`` alone.
-        """
-        null = ", ".join(f"{double_quoted(key)} IS NULL" for key in self.target.layout.keys)
-        return list(
-            cursor.execute(f"SELECT DISTINCT {null} FROM {self.staging} {where}").fetchall()
-        )
-
-
-def apply_changes(cursor: Cursor, changes: Sequence[StagedChanges]) -> None:
-    """Bring tables to the state after the staged changes, by one statement that checks foreign keys
-    at its end. So tables may refer to each other and to themselves in any way. Without changes do
-    nothing.
-
-    Unique indexes are checked row by row. If one refuses a row, the statement is repeated in a form
-    in which values leave their rows before they come to others. Staging tables that tasks have
-    filled are analyzed before.
-
-    ``cursor``: in a transaction, which stays open. Raises ``TargetError`` if such values cannot
-    move; errors of psycopg pass.
-    """
-    for staged in changes:
-        if staged.tasks is not None:
-            cursor.execute(f"ANALYZE {staged.staging}")
-    _apply_in_savepoint(cursor, changes, {})
-
-
-def _apply_in_savepoint(
-    cursor: Cursor, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
-) -> None:
-    """Apply the changes in a savepoint. After a unique violation, find the values that move between
-    rows of the refusing table, and try again with those moved first.
-
-    ``moves``: the moves to make, by the index of the table in ``changes``. Raises psycopg's
-    violation if there are no further moves to make, ``TargetError`` if unique values cannot move.
-    """
-    import psycopg
-
-    try:
-        with cursor.connection.transaction():
-            _apply_statement(cursor, changes, moves)
-    except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
-        needed_moves = _moves_of_refused(cursor, changes, error.diag)
-        if needed_moves.keys() <= moves.keys():
-            raise
-        _apply_in_savepoint(cursor, changes, {**moves, **needed_moves})
-
-
-def _apply_statement(
-    cursor: Cursor, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
-) -> None:
-    """Apply the staged changes of all tables by one statement. Before it, set moving values to null
-    where ``moves`` says so. Without changes do nothing. Errors of psycopg pass.
-
-    ``moves``: the unique values that move between rows, by the table's index in ``changes``; other
-    tables move none.
-    """
-    parts: list[str] = []
-    for table_index, staged in enumerate(changes):
-        table_moves = moves.get(table_index)
-        if table_moves is not None and table_moves.nulled:
-            staged.null_moving_values(cursor, table_moves)
-        parts += staged.with_parts(cursor, table_index, table_moves)
-    if parts:
-        cursor.execute(f"WITH {', '.join(parts)} SELECT 1")
-
-
-def _moves_of_refused(
-    cursor: Cursor, changes: Sequence[StagedChanges], refused: Any
-) -> dict[int, UniqueMoves]:
-    """Return the unique values that can move in the table that refused a row, by its index in
-    ``changes``. The result is empty if that table has no such values, or no key.
-
-    ``refused``: psycopg's diagnosis of the error (``error.diag``). If the refusing table is none of
-    ``changes``, as a partition, all tables with a key are examined. Raises ``TargetError`` if
-    values cannot move: foreign keys forbid deletes, and an index has no nullable column.
-    """
-    refusing_table = (refused.schema_name, refused.table_name)
-    refusing_indices = [
-        table_index
-        for table_index, staged in enumerate(changes)
-        if staged.target.qualified_name == refusing_table
-    ]
-    moves_by_table = {
-        table_index: changes[table_index].target.unique_moves(cursor)
-        for table_index in refusing_indices or range(len(changes))
-        if changes[table_index].target.layout.keys
-    }
-    return {
-        table_index: table_moves
-        for table_index, table_moves in moves_by_table.items()
-        if table_moves is not None
-    }
-
-
 def find_foreign_key(
     cursor: Cursor, table: TargetTable, other: TargetTable
 ) -> tuple[str, str, str] | None:
@@ -525,7 +365,7 @@ def copy_texts(cursor: Cursor, table: str, columns: Sequence[str], texts: Iterab
     texts. ``texts``: the rows as CSV without a header, each text of whole rows; none append
     nothing. Errors of psycopg pass.
     """
-    statement = f"COPY {table} ({_names_as_list(columns)}) FROM STDIN (FORMAT csv)"
+    statement = f"COPY {table} ({names_as_list(columns)}) FROM STDIN (FORMAT csv)"
     with cursor.copy(statement) as stream:
         for text in texts:
             stream.write(text)
@@ -553,9 +393,7 @@ def find_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable | 
             f"ALTER TABLE {table} SET LOGGED",
         )
     full = f"{double_quoted(schema)}.{double_quoted(name)}"
-    columns = {
-        row[0]: StoreColumn(*row) for row in cursor.execute(COLUMNS_QUERY, [full]).fetchall()
-    }
+    columns = _columns_of(cursor, full)
     _refuse_columns(cursor, layout, full, columns)
     return TargetTable(layout, schema, name, {name: columns[name] for name in layout.types})
 
@@ -576,9 +414,9 @@ def create_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable:
                 "keys may be null, and PostgreSQL has no such keys before version 15",
                 "Put a value in their place before, for instance by F.coalesce",
             )
-        columns.append(f"UNIQUE NULLS NOT DISTINCT ({_names_as_list(layout.keys)})")
+        columns.append(f"UNIQUE NULLS NOT DISTINCT ({names_as_list(layout.keys)})")
     elif layout.keys:
-        columns.append(f"PRIMARY KEY ({_names_as_list(layout.keys)})")
+        columns.append(f"PRIMARY KEY ({names_as_list(layout.keys)})")
     sql_name = ".".join(map(double_quoted, table.split(".")))
     cursor.execute(f"CREATE TABLE {sql_name} ({', '.join(columns)})")
     target = find_table(cursor, layout, table)
@@ -603,19 +441,23 @@ def create_queries_table(cursor: Cursor, schema: str) -> None:
 def _refuse_columns(
     cursor: Cursor, layout: TableShape, table: str, columns: Mapping[str, StoreColumn]
 ) -> None:
-    """Raise ``TargetError`` if the columns of a table do not fit ``layout``. With a key, also if
-    the collations of key columns are not deterministic, or no usable unique index has exactly the
-    key's columns. A usable one is valid, checked at once, and without conditions and expressions.
-    For keys that may be null it also takes nulls as equal.
+    """Raise ``TargetError`` if the columns of a table do not fit ``layout``, or if PostgreSQL fills
+    one of them itself. With a key, also if the collations of key columns are not deterministic, or
+    no usable unique index has exactly the key's columns. A usable one is valid, checked at once,
+    and without conditions and expressions. For keys that may be null it also takes nulls as equal.
 
     ``table``: the table's name in SQL. ``columns``: the columns that it has, by name.
     """
     problems = column_differences(columns, layout.types)
     if problems:
+        raise _other_columns_error(layout.title, problems)
+    generated = [name for (name,) in cursor.execute(_GENERATED_QUERY, [table]).fetchall()]
+    if generated:
         raise TargetError(
             layout.title,
-            "the table has other columns: " + ", ".join(problems),
-            "ALTER the table, or choose another one",
+            f"PostgreSQL itself fills the column {', '.join(generated)}, and takes no values",
+            f"ALTER TABLE … ALTER {double_quoted(generated[0])} SET GENERATED BY DEFAULT for an "
+            "identity, DROP EXPRESSION for an expression",
         )
     if not layout.keys:
         return
@@ -633,9 +475,25 @@ def _refuse_columns(
             layout.title,
             f"the table is not unique by its key ({', '.join(layout.keys)})"
             + (", in which nulls are equal" if layout.nulls else ""),
-            f"ALTER TABLE … ADD UNIQUE{nulls} ({_names_as_list(layout.keys)}), "
+            f"ALTER TABLE … ADD UNIQUE{nulls} ({names_as_list(layout.keys)}), "
             "or choose another one",
         )
+
+
+def _columns_of(cursor: Cursor, table: str) -> dict[str, StoreColumn]:
+    """Return the columns that a table has, by name. ``table``: its name in SQL."""
+    return {row[0]: StoreColumn(*row) for row in cursor.execute(COLUMNS_QUERY, [table]).fetchall()}
+
+
+def _other_columns_error(title: str, differences: Sequence[str]) -> TargetError:
+    """Return, not raise, the error for a table whose columns do not fit. ``title``: the sink's
+    name. ``differences``: those of ``column_differences``, at least one.
+    """
+    return TargetError(
+        title,
+        "the table has other columns: " + ", ".join(differences),
+        "ALTER the table, or choose another one",
+    )
 
 
 def _queries_name(schema: str) -> str:
@@ -645,14 +503,14 @@ def _queries_name(schema: str) -> str:
     return double_quoted(schema).replace("%", "%%") + f".{QUERIES_TABLE}"
 
 
-def _names_as_list(names: Iterable[str]) -> str:
+def names_as_list(names: Iterable[str]) -> str:
     """Return column names as an SQL list: quoted, with commas between them; empty for none.
     ``names``: an iterable of unquoted names.
     """
     return ", ".join(map(double_quoted, names))
 
 
-def _tasks_condition(tasks: Sequence[int]) -> str:
+def tasks_condition(tasks: Sequence[int]) -> str:
     """Return the SQL condition that a staged row is of one of the tasks with the ids ``tasks``;
     false for no tasks.
     """
