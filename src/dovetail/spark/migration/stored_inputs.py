@@ -7,9 +7,10 @@ obtained in this way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -24,7 +25,8 @@ from dovetail.physical.routing import Plan
 from dovetail.physical.specs.law import Store
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.fingerprint import describe_input, input_identity
-from dovetail.plan.nodes import Entry, Node
+from dovetail.plan.joins.stream_table_join import StreamTableJoin
+from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.views import views_to_base
 from dovetail.spark.checkpoints import state_results
@@ -75,7 +77,7 @@ def rows_of_tables(
     for stage in _stages_with_rows(plan, ends):
         if stage in carried:
             continue
-        _refuse_stored_streams(stored, stage)
+        _refuse_stored_streams(stored, nodes, stage)
         for port in stage.ports:
             if isinstance(port.origin, Stage):
                 _refuse_lost_rows(stored, nodes, stage, port)
@@ -188,20 +190,40 @@ def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage) -> DataFrame:
         ) from error
 
 
-def _refuse_stored_streams(stored: CheckpointStores, stage: Stage) -> None:
+def _refuse_stored_streams(stored: CheckpointStores, nodes: Sequence[Node], stage: Stage) -> None:
     """Raise ``CheckpointError`` if ``stage`` reads a stream and has a store of anything but rows of
-    its tables. The checkpoint does not have what a new stage keeps of a stream. A stage without a
-    stream among its inputs passes.
+    its tables. The checkpoint does not have what a new stage keeps of a stream.
+
+    A stage without a stream among its inputs passes. So does one of whose streams the old query has
+    read nothing: all of their records are still to come. ``nodes``: the results of the new plan.
     """
-    streams = [port.source.name for port in stage.ports if port.source.meaning.stream]
-    tables = {port.source.name for port in stage.ports} - set(streams)
-    for store in stage.fragment.stores.values() if streams else ():
+    ports = [port for port in stage.ports if port.source.meaning.stream]
+    tables = {port.source.name for port in stage.ports} - {port.source.name for port in ports}
+    old = identities_of_old_sources(stored)
+    feeding = chain.from_iterable(
+        stage.node.origins if port.input is None else _sources_of_records(port.input.source)
+        for port in ports
+    )
+    if all(input_identity(describe_input(nodes, source)) not in old for source in feeding):
+        return
+    for store in stage.fragment.stores.values():
         if store.of not in tables:
             raise migration_error(
                 stored,
-                f"has not what {stage.node.name} keeps of the stream {streams[0]}: {store.holds}",
+                f"has not what {stage.node.name} keeps of the stream {ports[0].source.name}: "
+                f"{store.holds}",
                 _AS_BEFORE.format(stage.node.name),
             )
+
+
+def _sources_of_records(node: Node) -> Iterator[Source]:
+    """Yield each source whose rows cause records of the stream ``node``, perhaps several times. A
+    table with which a stream is joined causes none.
+    """
+    if isinstance(node, Source):
+        yield node
+    for input_ in [node.left] if isinstance(node, StreamTableJoin) else node.inputs:
+        yield from _sources_of_records(input_)
 
 
 def _refuse_lost_rows(
@@ -215,14 +237,16 @@ def _refuse_lost_rows(
     """
     if port.input is None or not isinstance(port.origin, Stage):
         return
+    made_of: Iterable[Source] = port.input.source.origins
     if port.origin.node.stream and not port.source.meaning.stream:
         problem = f"has not the records of which {port.source.name} is made"
+        made_of = _sources_of_records(port.origin.node)
     elif stage.node.patches:
         problem = f"has not the former values that {stage.node.name} has kept"
     else:
         return
     old = identities_of_old_sources(stored)
-    if any(input_identity(describe_input(nodes, s)) in old for s in port.input.source.origins):
+    if any(input_identity(describe_input(nodes, source)) in old for source in made_of):
         raise migration_error(stored, problem, _AS_BEFORE.format(stage.node.name))
 
 
