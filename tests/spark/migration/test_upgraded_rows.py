@@ -177,7 +177,10 @@ def test_a_union_whose_rows_are_not_stored_is_refused(gifts: Shop) -> None:
 
     problem = r"union of orders, others is a union, which stores no rows unless .* emit='batch'"
     ran(gifts, [union()], "old", emit="change")
-    refused(gifts, "old", with_sums(), problem)
+    refused(gifts, "old", with_sums(), f"{problem}.* Start with a new checkpoint")
+    begin = {"initial": gifts.folder / "old", "emit_initial": True}
+    with pytest.raises(dt.errors.CheckpointError, match=f"{problem}.* Leave out emit_initial="):
+        ran(gifts, [union()], "no", emit="change", **begin)
     with pytest.raises(dt.errors.ConfigurationError, match=problem):
         dt.checkpoints.read_state(gifts.spark, gifts.folder / "old", topology=union())
 

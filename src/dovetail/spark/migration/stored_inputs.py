@@ -33,9 +33,14 @@ from dovetail.spark.checkpoints import state_results
 from dovetail.spark.checkpoints.store_rows import last_versions, rows_of_store
 from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.migration import row_files
-from dovetail.spark.migration.carried_over import identities_of_old_sources, migration_error
+from dovetail.spark.migration.carried_over import (
+    START,
+    identities_of_old_sources,
+    migration_error,
+)
 from dovetail.spark.migration.wider_types import cast_to_wider, widens
 
+_NO_ROWS = "Leave out emit_initial=: the sinks then get what changes from now on"
 _AS_BEFORE = "Leave {} as it was, with the same buckets=, or start with a new checkpoint"
 
 
@@ -72,7 +77,8 @@ def rows_of_tables(
     Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have.
     """
     ends = [result.stage for result in plan.results if results]
-    read = [stage for stage in ends if stage in carried]
+    written = [stage for stage in ends if stage in carried]
+    read: list[Stage] = []
     wanted: dict[Entry, list[Port]] = {}
     for stage in _stages_with_rows(plan, ends):
         if stage in carried:
@@ -84,7 +90,7 @@ def rows_of_tables(
                 read += [port.origin] if port.origin in carried else []
             elif port.input is not None and not port.source.meaning.stream:
                 wanted.setdefault(port.input.source, []).append(port)
-    return _rows_by_input(stored, plan, nodes, wanted), _rows_by_stage(stored, plan, read)
+    return _rows_by_input(stored, plan, nodes, wanted), _rows_by_stage(stored, plan, written, read)
 
 
 def _rows_by_input(
@@ -145,16 +151,17 @@ def _filling_stage(plan: Plan, ports: Sequence[Port]) -> str | None:
 
 
 def _rows_by_stage(
-    stored: CheckpointStores, plan: Plan, read: Sequence[Stage]
+    stored: CheckpointStores, plan: Plan, written: Sequence[Stage], read: Sequence[Stage]
 ) -> dict[Stage, DataFrame]:
-    """Return a frame of the stored result of each carried stage in ``read``, which may have
-    duplicates; stages whose result is a stream are absent.
+    """Return a frame of the stored result of each carried stage in ``written``, which sinks get,
+    and in ``read``, which new stages read. Both may have duplicates; stages whose result is a
+    stream are absent.
 
     Raises ``CheckpointError`` for a stage whose result cannot be computed from stored rows. In a
     plan of several results, so it does for a stage that only a sink reads, if columns are computed
     on the way there.
     """
-    tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
+    tables = [stage for stage in dict.fromkeys([*written, *read]) if not stage.node.stream]
     for stage in tables:
         apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
         if apart and not plan.has_one_result and output_of(stage).held is None:
@@ -163,7 +170,10 @@ def _rows_by_stage(
                 f"has {stage.node.name}, which computes its columns as it leaves",
                 "Leave out emit_initial=, and begin its sink with read_state(topology=...)",
             )
-    return {stage: _rows_of_carried_stage(stored, stage) for stage in tables}
+    return {
+        stage: _rows_of_carried_stage(stored, stage, START if stage in read else _NO_ROWS)
+        for stage in tables
+    }
 
 
 def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
@@ -178,15 +188,16 @@ def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
     return stages[::-1]
 
 
-def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage) -> DataFrame:
+def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage, remedy: str) -> DataFrame:
     """Return a frame of the current rows of the table that ``stage`` computes, whose state is taken
-    over. Raises ``CheckpointError`` if these rows cannot be computed from stored rows.
+    over. Raises ``CheckpointError``, with ``remedy``, if these rows cannot be computed from stored
+    rows.
     """
     try:
         return state_results.rows_of_result(stored, stage.node, stage.node)
     except ConfigurationError as error:
         raise migration_error(
-            stored, f"does not say what rows there are: {error.problem}"
+            stored, f"does not say what rows there are: {error.problem}", remedy
         ) from error
 
 
