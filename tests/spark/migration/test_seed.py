@@ -50,16 +50,23 @@ def totals(spark: SparkSession, folder: Path) -> dt.Table:
 
 
 def frames(spark: SparkSession) -> dict[str, DataFrame]:
-    time = "timestamp'2024-05-01 00:00:00' AS at"
+    time = "timestamp'2024-05-01 00:00:00'"
+    history = [
+        (1, "ann", 10, "upsert", 0),
+        (2, "bob", 20, "upsert", 0),
+        (3, "ann", 30, None, 0),
+        (4, None, None, "delete", 1),
+        (4, "ann", 40, "upsert", 0),
+    ]
     orders = spark.createDataFrame(
-        [(1, "ann", 10), (2, "bob", 20), (3, "ann", 30)], "id long, customer string, amount long"
+        history, "id long, customer string, amount long, _change string, second int"
     )
     customers = spark.createDataFrame(
         [("ann", "Oslo"), ("bob", "Rome")], "name string, city string"
     )
     return {
-        "orders": orders.selectExpr("*", time),
-        "customers": customers.selectExpr("*", f"{time[:-2]}_timestamp"),
+        "orders": orders.selectExpr("*", f"{time} + make_dt_interval(0, 0, 0, second) AS at"),
+        "customers": customers.selectExpr("*", f"{time} AS _timestamp"),
     }
 
 

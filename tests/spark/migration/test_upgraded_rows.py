@@ -127,8 +127,11 @@ def test_records_that_are_read_as_a_table_are_not_made_again(gifts: Shop) -> Non
     others = dt.Stream.from_changelog(frames[0], key="id", timestamp="at", name="others")
     places = dt.Table.from_changelog(frames[1], key="name", timestamp="at", name="places")
     more = others.join(places, on="customer").to_table()
+    cities = others.join(gifts.customers(), on="customer", select=["city"])
+    windows = cities.group_by("city").window(dt.windows.tumbling("1 hour"))
+    hourly = windows.agg(n=dt.count()).to_table()
     old, new = gifts.folder / "named", gifts.folder / "more"
-    dt.checkpoints.upgrade(gifts.spark, old, new, [named(), more], dry_run=True)
+    dt.checkpoints.upgrade(gifts.spark, old, new, [more, cities.to_table(), hourly], dry_run=True)
 
 
 def test_a_view_begins_with_all_columns_that_it_reads(gifts: Shop) -> None:
@@ -176,7 +179,10 @@ def test_a_union_whose_rows_are_not_stored_is_refused(gifts: Shop) -> None:
 
     problem = r"union of orders, others is a union, which stores no rows unless .* emit='batch'"
     ran(gifts, [union()], "old", emit="change")
-    refused(gifts, "old", with_sums(), problem)
+    refused(gifts, "old", with_sums(), f"{problem}.* Start with a new checkpoint")
+    begin = {"initial": gifts.folder / "old", "emit_initial": True}
+    with pytest.raises(dt.errors.CheckpointError, match=f"{problem}.* Leave out emit_initial="):
+        ran(gifts, [union()], "no", emit="change", **begin)
     with pytest.raises(dt.errors.ConfigurationError, match=problem):
         dt.checkpoints.read_state(gifts.spark, gifts.folder / "old", topology=union())
 

@@ -281,7 +281,10 @@ def test_an_upgrade_does_not_go_on_in_another_folder(spark: SparkSession, home: 
     run(spark, home)
     upgrade = partial(dt.checkpoints.upgrade, spark, home / "cp", home / "no", dry_run=True)
     assert upgrade(table(stream(spark, home / "i*"))).count() == 1
+    dt.checkpoints.upgrade(spark, home / "cp", home / "begun", table(stream(spark, home / "in")))
     (home / "in").rename(home / "moved")
+    with pytest.raises(CheckpointError, match=r"rows was read from .*in, and is read from .*moved"):
+        run(spark, home, dt.to_memory("m"), source=home / "moved", checkpoint=home / "begun")
     with pytest.raises(CheckpointError, match=r"rows is read from .*moved, and .* elsewhere"):
         upgrade(table(stream(spark, home / "moved")))
 

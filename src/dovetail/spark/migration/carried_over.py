@@ -27,7 +27,7 @@ from dovetail.plan.nodes import Node, Source
 from dovetail.spark.checkpoints.checkpoint import reads_of
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
-_START = "Start with a new checkpoint, and read its sources from their beginning"
+START = "Start with a new checkpoint, and read its sources from their beginning"
 
 
 @dataclass(frozen=True)
@@ -251,9 +251,7 @@ def _enter_position(
         )
 
 
-def migration_error(
-    stored: CheckpointStores, problem: str, remedy: str = _START
-) -> CheckpointError:
+def migration_error(stored: CheckpointStores, problem: str, remedy: str = START) -> CheckpointError:
     """Return, not raise, the error for the checkpoint ``stored`` from which a query cannot go on.
 
     ``problem``: words that follow the checkpoint's path, such as ``has no rows of orders``.

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import TimestampType
 
-from dovetail.base.columns import TIMESTAMP, quoted
+from dovetail.base.columns import CHANGE, DELETE, TIMESTAMP, UPSERT, quoted
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.physical.routing import Plan
@@ -178,7 +178,8 @@ def rows_by_table(
     operator: str, nodes: Sequence[Node], initial: Mapping[str, DataFrame]
 ) -> dict[Entry, DataFrame]:
     """Return frames of the initial rows by table, static ones included: the table's columns, then
-    ``_timestamp``. Tables without initial rows are absent. Spark computes nothing yet.
+    ``_timestamp``. Frames of ``initial`` that say which rows are deletes have ``_change``, too.
+    Tables without initial rows are absent. Spark computes nothing yet.
 
     ``operator``: the call, for errors; ``nodes``: the results of the query. ``initial``: frames by
     the table's name. Raises ``PlanError`` for frames that do not fit the tables, and for names that
@@ -209,7 +210,8 @@ def rows_by_table(
                 "Give each a name of its own with name=",
             )
     named_rows: dict[Entry, DataFrame] = {
-        tables[name]: _rows_of_source(tables[name], frame) for name, frame in initial.items()
+        tables[name]: _rows_of_source(tables[name], frame, changes=True)
+        for name, frame in initial.items()
     }
     return static_rows(inputs) | named_rows
 
@@ -222,9 +224,12 @@ def static_rows(sources: Sequence[Source]) -> dict[Entry, DataFrame]:
     return {source: _rows_of_source(source, frame) for source, frame in frames if frame is not None}
 
 
-def _rows_of_source(source: Source, frame: DataFrame) -> DataFrame:
+def _rows_of_source(source: Source, frame: DataFrame, *, changes: bool = False) -> DataFrame:
     """Return the frame's rows with the columns of ``source``, then ``_timestamp``: the frame's own
     column of this name or, without one, what ``timestamp=`` of the source reads.
+
+    ``changes``: True to return the frame's column ``_change``, too, if it has one. A history that
+    ``read_state`` has read tells deletes by it. Any value but ``delete`` is taken for ``upsert``.
 
     Raises ``PlanError`` for a streaming frame. Also for a column that is missing, is there twice or
     has another type, and for a time that is missing or no timestamp.
@@ -245,6 +250,9 @@ def _rows_of_source(source: Source, frame: DataFrame) -> DataFrame:
     assert source.timestamp is not None
     time = F.col(TIMESTAMP) if TIMESTAMP in frame.columns else source.timestamp
     columns = [F.col(quoted(name)) for name in source.row.names]
+    if changes and CHANGE in frame.columns:
+        deleted = F.coalesce(F.col(CHANGE) == DELETE, F.lit(False))
+        columns.append(F.when(deleted, DELETE).otherwise(UPSERT).alias(CHANGE))
     try:
         rows = frame.select(*columns, time.alias(TIMESTAMP))
     except AnalysisException as error:

@@ -7,9 +7,10 @@ obtained in this way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -24,16 +25,22 @@ from dovetail.physical.routing import Plan
 from dovetail.physical.specs.law import Store
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.fingerprint import describe_input, input_identity
-from dovetail.plan.nodes import Entry, Node
+from dovetail.plan.joins.stream_table_join import StreamTableJoin
+from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.views import views_to_base
 from dovetail.spark.checkpoints import state_results
 from dovetail.spark.checkpoints.store_rows import last_versions, rows_of_store
 from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.migration import row_files
-from dovetail.spark.migration.carried_over import identities_of_old_sources, migration_error
+from dovetail.spark.migration.carried_over import (
+    START,
+    identities_of_old_sources,
+    migration_error,
+)
 from dovetail.spark.migration.wider_types import cast_to_wider, widens
 
+_NO_ROWS = "Leave out emit_initial=: the sinks then get what changes from now on"
 _AS_BEFORE = "Leave {} as it was, with the same buckets=, or start with a new checkpoint"
 
 
@@ -70,19 +77,20 @@ def rows_of_tables(
     Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have.
     """
     ends = [result.stage for result in plan.results if results]
-    read = [stage for stage in ends if stage in carried]
+    written = [stage for stage in ends if stage in carried]
+    read: list[Stage] = []
     wanted: dict[Entry, list[Port]] = {}
     for stage in _stages_with_rows(plan, ends):
         if stage in carried:
             continue
-        _refuse_stored_streams(stored, stage)
+        _refuse_stored_streams(stored, nodes, stage)
         for port in stage.ports:
             if isinstance(port.origin, Stage):
                 _refuse_lost_rows(stored, nodes, stage, port)
                 read += [port.origin] if port.origin in carried else []
             elif port.input is not None and not port.source.meaning.stream:
                 wanted.setdefault(port.input.source, []).append(port)
-    return _rows_by_input(stored, plan, nodes, wanted), _rows_by_stage(stored, plan, read)
+    return _rows_by_input(stored, plan, nodes, wanted), _rows_by_stage(stored, plan, written, read)
 
 
 def _rows_by_input(
@@ -143,16 +151,17 @@ def _filling_stage(plan: Plan, ports: Sequence[Port]) -> str | None:
 
 
 def _rows_by_stage(
-    stored: CheckpointStores, plan: Plan, read: Sequence[Stage]
+    stored: CheckpointStores, plan: Plan, written: Sequence[Stage], read: Sequence[Stage]
 ) -> dict[Stage, DataFrame]:
-    """Return a frame of the stored result of each carried stage in ``read``, which may have
-    duplicates; stages whose result is a stream are absent.
+    """Return a frame of the stored result of each carried stage in ``written``, which sinks get,
+    and in ``read``, which new stages read. Both may have duplicates; stages whose result is a
+    stream are absent.
 
     Raises ``CheckpointError`` for a stage whose result cannot be computed from stored rows. In a
     plan of several results, so it does for a stage that only a sink reads, if columns are computed
     on the way there.
     """
-    tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
+    tables = [stage for stage in dict.fromkeys([*written, *read]) if not stage.node.stream]
     for stage in tables:
         apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
         if apart and not plan.has_one_result and output_of(stage).held is None:
@@ -161,7 +170,10 @@ def _rows_by_stage(
                 f"has {stage.node.name}, which computes its columns as it leaves",
                 "Leave out emit_initial=, and begin its sink with read_state(topology=...)",
             )
-    return {stage: _rows_of_carried_stage(stored, stage) for stage in tables}
+    return {
+        stage: _rows_of_carried_stage(stored, stage, START if stage in read else _NO_ROWS)
+        for stage in tables
+    }
 
 
 def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
@@ -176,32 +188,53 @@ def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
     return stages[::-1]
 
 
-def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage) -> DataFrame:
+def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage, remedy: str) -> DataFrame:
     """Return a frame of the current rows of the table that ``stage`` computes, whose state is taken
-    over. Raises ``CheckpointError`` if these rows cannot be computed from stored rows.
+    over. Raises ``CheckpointError``, with ``remedy``, if these rows cannot be computed from stored
+    rows.
     """
     try:
         return state_results.rows_of_result(stored, stage.node, stage.node)
     except ConfigurationError as error:
         raise migration_error(
-            stored, f"does not say what rows there are: {error.problem}"
+            stored, f"does not say what rows there are: {error.problem}", remedy
         ) from error
 
 
-def _refuse_stored_streams(stored: CheckpointStores, stage: Stage) -> None:
+def _refuse_stored_streams(stored: CheckpointStores, nodes: Sequence[Node], stage: Stage) -> None:
     """Raise ``CheckpointError`` if ``stage`` reads a stream and has a store of anything but rows of
-    its tables. The checkpoint does not have what a new stage keeps of a stream. A stage without a
-    stream among its inputs passes.
+    its tables. The checkpoint does not have what a new stage keeps of a stream.
+
+    A stage without a stream among its inputs passes. So does one of whose streams the old query has
+    read nothing: all of their records are still to come. ``nodes``: the results of the new plan.
     """
-    streams = [port.source.name for port in stage.ports if port.source.meaning.stream]
-    tables = {port.source.name for port in stage.ports} - set(streams)
-    for store in stage.fragment.stores.values() if streams else ():
+    ports = [port for port in stage.ports if port.source.meaning.stream]
+    tables = {port.source.name for port in stage.ports} - {port.source.name for port in ports}
+    old = identities_of_old_sources(stored)
+    feeding = chain.from_iterable(
+        stage.node.origins if port.input is None else _sources_of_records(port.input.source)
+        for port in ports
+    )
+    if all(input_identity(describe_input(nodes, source)) not in old for source in feeding):
+        return
+    for store in stage.fragment.stores.values():
         if store.of not in tables:
             raise migration_error(
                 stored,
-                f"has not what {stage.node.name} keeps of the stream {streams[0]}: {store.holds}",
+                f"has not what {stage.node.name} keeps of the stream {ports[0].source.name}: "
+                f"{store.holds}",
                 _AS_BEFORE.format(stage.node.name),
             )
+
+
+def _sources_of_records(node: Node) -> Iterator[Source]:
+    """Yield each source whose rows cause records of the stream ``node``, perhaps several times. A
+    table with which a stream is joined causes none.
+    """
+    if isinstance(node, Source):
+        yield node
+    for input_ in [node.left] if isinstance(node, StreamTableJoin) else node.inputs:
+        yield from _sources_of_records(input_)
 
 
 def _refuse_lost_rows(
@@ -215,14 +248,16 @@ def _refuse_lost_rows(
     """
     if port.input is None or not isinstance(port.origin, Stage):
         return
+    made_of: Iterable[Source] = port.input.source.origins
     if port.origin.node.stream and not port.source.meaning.stream:
         problem = f"has not the records of which {port.source.name} is made"
+        made_of = _sources_of_records(port.origin.node)
     elif stage.node.patches:
         problem = f"has not the former values that {stage.node.name} has kept"
     else:
         return
     old = identities_of_old_sources(stored)
-    if any(input_identity(describe_input(nodes, s)) in old for s in port.input.source.origins):
+    if any(input_identity(describe_input(nodes, source)) in old for source in made_of):
         raise migration_error(stored, problem, _AS_BEFORE.format(stage.node.name))
 
 

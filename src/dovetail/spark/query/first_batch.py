@@ -183,7 +183,8 @@ def prepare_checkpoint(
 
     # A separate query reads files alone, so no source has an offset to go on at.
     other = None if stored is None else _binding(run, stored.checkpoint)
-    carried = CarriedOver() if separate else _find_carried_over(run, stored, plan, other)
+    carried = CarriedOver() if separate else find_carried_over(stored, plan, run.nodes)
+    read = _continued_folders(run, stored, other)
     # The other query's, since its state has what expressions gave in that zone.
     zone = time_zone.zone_of(run, other)
     with _in_zone(run, zone):
@@ -197,7 +198,10 @@ def prepare_checkpoint(
     loading = first_load.loading_entry(run.nodes) if stored is None else {}
     if not separate:
         return _write_binding(
-            run, plan, partitions, {BEGINNING: first.as_json(), TIMEZONE: zone, **loading, **more}
+            run,
+            plan,
+            partitions,
+            {BEGINNING: first.as_json(), TIMEZONE: zone, **read, **loading, **more},
         )
     _run_separately(run, plan, partitions, first)
     return _write_binding(run, plan, partitions, {SEEDED: True, **loading})
@@ -219,7 +223,8 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     stored = _state_after_last_batch(run, checkpoint, other)
     buckets, _ = run.bucket_and_partition_counts(stored.buckets)
     plan = run.plan(buckets)
-    carried = _find_carried_over(run, stored, plan, other)
+    carried = find_carried_over(stored, plan, run.nodes)
+    _continued_folders(run, stored, other)
     frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
     assert frames.begins is not None
     return [*forecast(stored, plan, carried, frames.begins, cores(run.session))]
@@ -384,22 +389,21 @@ def _state_after_last_batch(
     return replace(stored, batch=max(done))
 
 
-def _find_carried_over(
-    run: StartRequest,
-    stored: CheckpointStores | None,
-    plan: Plan,
-    bound: Mapping[str, Any] | None,
-) -> CarriedOver:
-    """Return what ``find_carried_over`` does, and raise its errors. Also raise ``CheckpointError``
-    for a source that goes on and whose files were moved since. ``bound``: the content of the
-    ``dovetail.json`` of ``stored``, None without it.
+def _continued_folders(
+    run: StartRequest, stored: CheckpointStores | None, bound: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the entry ``READ`` of ``dovetail.json``: the folders of the files of all inputs that
+    go on where another query stopped, so that the first start notices if they were moved. Without
+    another query the dict is empty.
+
+    ``stored``: that query's state; ``bound``: the content of its ``dovetail.json``. Both are None
+    without it. Raises ``CheckpointError`` for an input whose files were moved since that query.
     """
-    carried = find_carried_over(stored, plan, run.nodes)
-    if stored is not None and bound is not None:
-        then, sources = identities_of_old_sources(stored), sources_of(run.nodes)
-        same = [s for s in sources if input_identity(describe_input(run.nodes, s)) in then]
-        folders.refuse_moved(run, same, bound.get(folders.READ))
-    return carried
+    if stored is None or bound is None:
+        return {}
+    then, sources = identities_of_old_sources(stored), sources_of(run.nodes)
+    same = [s for s in sources if input_identity(describe_input(run.nodes, s)) in then]
+    return {folders.READ: folders.folders_continued(run, same, bound.get(folders.READ))}
 
 
 def _binding(run: StartRequest, checkpoint: str) -> dict[str, Any]:

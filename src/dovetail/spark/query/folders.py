@@ -194,12 +194,7 @@ def folders_read(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str
     checkpoint. Raises ``CheckpointError`` if the query no longer reads one of these and reads a new
     one: Spark cannot go on there.
     """
-    files = files_of(run.session)
-    folders = {
-        files.qualified(leaf.folder): source.title
-        for source, leaf in spark_sources_of_inputs(sources_of(run.nodes))
-        if leaf.folder is not None and leaf.of_files
-    }
+    folders = _folders_of_inputs(run, sources_of(run.nodes))
     earlier = None if bound is None else bound.get(READ)
     gone = [] if earlier is None else [folder for folder in earlier if folder not in folders]
     for folder in folders if gone else ():
@@ -214,29 +209,38 @@ def folders_read(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str
     return [*folders]
 
 
-def refuse_moved(
-    run: StartRequest, continued: Sequence[Source], earlier: Sequence[str] | None
-) -> None:
-    """Raise ``CheckpointError`` for the first of ``continued`` whose files lie outside the folders
-    ``earlier``, of another query: Spark cannot go on there.
-
-    ``continued``: inputs of ``run`` that go on where that query stopped. ``earlier``: the full
-    paths of all folders whose files that query has read; None if unknown, then nothing is raised.
+def _folders_of_inputs(run: StartRequest, inputs: Sequence[Source]) -> dict[str, str]:
+    """Return the title of an input by the full path of each folder whose files it reads, in the
+    order of first use. If several of ``inputs`` read a folder, it is the last one's title.
     """
-    if earlier is None:
-        return
-    for source, leaf in spark_sources_of_inputs(continued):
-        if leaf.folder is None or not leaf.of_files:
-            continue
-        folder = files_of(run.session).qualified(leaf.folder)
-        if not any(is_overlap(folder, former) for former in earlier):
+    files = files_of(run.session)
+    return {
+        files.qualified(leaf.folder): source.title
+        for source, leaf in spark_sources_of_inputs(inputs)
+        if leaf.folder is not None and leaf.of_files
+    }
+
+
+def folders_continued(
+    run: StartRequest, continued: Sequence[Source], earlier: Sequence[str] | None
+) -> list[str]:
+    """Return the full paths of the folders whose files the inputs ``continued`` of ``run`` read.
+    They are the entry ``READ`` of a checkpoint that goes on where another query stopped.
+
+    ``earlier``: the full paths of all folders whose files that query has read; None if unknown.
+    Raises ``CheckpointError`` for the first folder outside of them: Spark cannot go on there.
+    """
+    folders = _folders_of_inputs(run, continued)
+    for folder, title in folders.items():
+        if earlier is not None and not any(is_overlap(folder, former) for former in earlier):
             raise CheckpointError(
                 run.title,
-                f"{source.title} is read from {folder}, and the former query has read it elsewhere:"
+                f"{title} is read from {folder}, and the former query has read it elsewhere:"
                 " Spark knows files by their paths, and cannot go on in another folder",
                 "Move them back, let the former folder be a link to them, or start with a new "
                 "checkpoint and a new target",
             )
+    return [*folders]
 
 
 def warn_of_files(run: StartRequest) -> None:

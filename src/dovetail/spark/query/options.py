@@ -88,7 +88,8 @@ class QueryOptions(TypedDict, total=False):
     initial : mapping of str to DataFrame, str, path or StreamingQuery, optional
         The rows with which tables begin, a static frame by each table's name. A frame has
         one row a key, the columns of key and values, and ``_timestamp`` or the columns that
-        ``timestamp=`` of the reader reads. Or the checkpoint of a stopped query, whose state
+        ``timestamp=`` of the reader reads. A history from ``read_state`` has a row for each
+        version, and deletes by ``_change``. Or the checkpoint of a stopped query, whose state
         and sources this query goes on with, as in ``upgrade``. Or a running query of this
         application: its state is built beside it, then it is stopped after a micro-batch, and
         this query takes over. Ignored if ``checkpoint`` has begun.
