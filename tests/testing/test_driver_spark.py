@@ -359,6 +359,23 @@ def test_tombstones_have_no_values_for_a_new_key(spark: SparkSession, of_table: 
         assert gone in ({(None,)}, {(None, 1), (None, 3)}, {(0.5,), (1.5,)})
 
 
+def test_a_session_that_is_withdrawn_keeps_its_bounds(spark: SparkSession) -> None:
+    rows = rows_of(["id", "x"], [[1, 5, 1], [1, 6, 2], [2, 7, 3], [1, 8, 4]])
+    frame = frame_of(spark, "id long, x long", rows).drop("gone")
+    clicks = dt.Stream.from_changelog(frame, key="id", timestamp="at", name="clicks")
+    sessions = clicks.group_by("id").window(dt.windows.session("5 seconds")).agg(n=dt.count())
+    named = sessions.to_stream(windows="on_change").rename({"window_end": "until"})
+    for topology in (
+        named,
+        named.select("n", "until", twice=F.col("n") * 2),
+        named.key_by("until"),
+    ):
+        changes = agree(spark, topology, {clicks: rows})
+        gone = [{**c.key, **(c.values or {})} for c in changes if c.change == "delete"]
+        assert sorted(row["until"].second for row in gone) == [1, 2]
+        assert {row.get("twice") for row in gone} == {None}
+
+
 def test_values_of_every_type(spark: SparkSession, orders: Any) -> None:
     """They reach the expression and come back as they were, whatever the session's time zone."""
     columns = ", ".join(f"{quoted(name)} {type_}" for name, (type_, _) in VALUES.items())

@@ -12,6 +12,7 @@ from dovetail.base.columns import DELETED, EVENT_TIME
 from dovetail.engine.pack import DEAD_LETTERS
 from dovetail.errors import DataError
 from dovetail.operators.counts import first_row_as_text
+from dovetail.plan.nodes import Source
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.view_columns import array_of
 from dovetail.plan.views import View
@@ -97,7 +98,8 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
     row that does not meet the condition gets null in ``_deleted``; deleted rows stay. A null that
     an earlier condition has set stays in a table, and drops the row of a stream.
 
-    A deleted row has no values: those of the view are null, and so is what a new key has of them.
+    Nothing is computed of a deleted row, and its values are null. Only a stream that another stage
+    makes keeps those that are columns by name, such as the bounds of a session that it withdraws.
 
     If the view explodes a list, each row comes once per element. A row with an empty or null list
     vanishes, a tombstone, too; so only views of streams explode one.
@@ -111,10 +113,18 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
             left_out = pc.if_else(gone.fill_null(False), True, pa.scalar(None, pa.bool_()))
             deleted_index = rows.schema.get_field_index(DELETED)
             rows = rows.set_column(deleted_index, DELETED, pc.if_else(met, False, left_out))
-    rows = _without_values_of_deleted(rows, view.node.values.names)
+    if isinstance(view.base, Source):
+        rows = _without_values_of_deleted(rows, view.node.values.names)
     columns = [array_of(rows, item) for item in view.columns]
     view_rows = pa.table([*columns, rows.column(DELETED)], names=[*view.row.names, DELETED])
-    view_rows = _without_values_of_deleted(view_rows, view.values.names).drop_columns([DELETED])
+    kept = view.stream and not isinstance(view.base, Source)
+    values = view.columns[len(view.key) :]
+    nulled = [
+        name
+        for name, item in zip(view.values.names, values, strict=True)
+        if not (kept and isinstance(item, str))
+    ]
+    view_rows = _without_values_of_deleted(view_rows, nulled).drop_columns([DELETED])
     if view.exploded is not None:
         lists = view_rows.column(view.exploded).combine_chunks()
         which = pc.list_parent_indices(lists)

@@ -35,7 +35,7 @@ from dovetail.physical.specs.lookup import store_lookup
 from dovetail.plan.dead_letters import row_as_json
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.metrics import metric_name
-from dovetail.plan.nodes import Node
+from dovetail.plan.nodes import Node, Source
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.view_columns import ColumnItem, column_of, item_as_text
 from dovetail.plan.views import View
@@ -76,8 +76,8 @@ def rows_of_view(
 
     If a row does not meet the view's condition, it is left out of a stream and becomes a tombstone
     of a table. A condition that is null is not met. Columns that mark what is no row (``PASSING``,
-    ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or a record without a value, has null
-    values, and only its key is computed.
+    ``UNREAD``, ``FAILED``) stay as they are. Of a tombstone, or a record without a value, only the
+    key is computed. Its values are null, but those of another stage's stream stay.
 
     A row on which an expression fails is left out, unless the view fails the query. Several inputs
     of a plan may read one view, and one of them ``reports``. It counts these rows in
@@ -88,9 +88,7 @@ def rows_of_view(
     frame, position_names, beside = _plain_rows(read, view.node.row.names)
     carried = [*read.carried, *beside]
     gone, condition, columns = F.col(DELETED), view.condition, view.columns
-    former = view.node.key.names
-    rekeyed = any(isinstance(c, Column) or c not in former for c in columns[: len(view.key)])
-    if rekeyed and read.deleted is not None:
+    if read.deleted is not None and isinstance(view.base, Source) and _is_rekeyed(view):
         # The tombstones of a source may have values, which the new key must not use.
         values = view.node.values.names
         frame = frame.withColumns({name: F.when(~gone, F.col(quoted(name))) for name in values})
@@ -116,7 +114,12 @@ def rows_of_view(
         else:
             frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
     row_columns, keys = [*map(_nullable_column, columns, view.row)], len(view.key)
-    row_columns = [*row_columns[:keys], *(F.when(~gone, column) for column in row_columns[keys:])]
+    # A stage's stream may withdraw a record with values, such as the bounds of a session.
+    kept = [n < keys or _is_kept(view, item) for n, item in enumerate(columns)]
+    row_columns = [
+        column if stays else F.when(~gone, column)
+        for column, stays in zip(row_columns, kept, strict=True)
+    ]
     for there in non_row_conditions(beside):
         row_columns[:keys] = [F.when(~there, key) for key in row_columns[:keys]]
     if view.exploded is not None:
@@ -132,6 +135,20 @@ def rows_of_view(
     deleted = None if never else gone
     positions = [F.col(name) for name in position_names]
     return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
+
+
+def _is_rekeyed(view: View) -> bool:
+    """Return True if the key of ``view`` is not made of columns of its node's key alone."""
+    former = view.node.key.names
+    return any(isinstance(c, Column) or c not in former for c in view.columns[: len(view.key)])
+
+
+def _is_kept(view: View, item: ColumnItem) -> bool:
+    """Return True if a value of ``view`` that comes from ``item`` stays as it is in a row without a
+    value: if it is a column by name of a stream that another stage makes. Sources may have values
+    in such rows, and a table's row that a condition leaves out has some.
+    """
+    return view.stream and isinstance(item, str) and not isinstance(view.base, Source)
 
 
 def _leave_out(frame: DataFrame, left_out_rows: Column) -> DataFrame:
