@@ -117,12 +117,12 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
         rows = _without_values_of_deleted(rows, view.node.values.names)
     columns = [array_of(rows, item) for item in view.columns]
     view_rows = pa.table([*columns, rows.column(DELETED)], names=[*view.row.names, DELETED])
-    kept = view.stream and not isinstance(view.base, Source)
+    of_stage_stream = view.stream and not isinstance(view.base, Source)
     values = view.columns[len(view.key) :]
     nulled = [
         name
         for name, item in zip(view.values.names, values, strict=True)
-        if not (kept and isinstance(item, str))
+        if not (of_stage_stream and isinstance(item, str))
     ]
     view_rows = _without_values_of_deleted(view_rows, nulled).drop_columns([DELETED])
     if view.exploded is not None:

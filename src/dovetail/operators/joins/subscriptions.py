@@ -152,7 +152,7 @@ class SubscriptionStores:
 class RightStores:
     """The stores of the right table in the bucket. A row is in one of them, and no key in both."""
 
-    own: TableStore
+    rows: TableStore
     """The rows that lie in this bucket by their keys."""
     copies: TableStore | None
     """The copies of rows that lie in other buckets, which left rows of this bucket may refer to;
@@ -172,12 +172,12 @@ class RightStores:
         """Return where the last stored right row of the key of each group of ``events`` lies: one
         element per group, as ``tables.locate_last_rows`` does for one store.
         """
-        own = locate_last_rows(self.own, events)
+        located = locate_last_rows(self.rows, events)
         if self.copies is None:
-            return own
+            return located
         group = np.arange(events.groups)
-        both = own.concatenate(locate_last_rows(self.copies, events))
-        return both.take(np.where(own.segment < 0, events.groups + group, group))
+        in_both = located.concatenate(locate_last_rows(self.copies, events))
+        return in_both.take(np.where(located.segment < 0, events.groups + group, group))
 
     def store_rows(self, job: Job, events: Timeline, counted: Mask) -> None:
         """Write the batch's right rows, each to its store, as ``tables.store_rows`` does for one
@@ -185,22 +185,22 @@ class RightStores:
         events that become versions.
         """
         if self.copies is None:
-            store_rows(job, 1, self.own, events, counted)
+            store_rows(job, 1, self.rows, events, counted)
             return
         right = np.flatnonzero(events.source == 1)
         copied = np.zeros(len(events.row), np.bool_)
         copied[right] = job.batches[1].rows.column(COPY).to_numpy()[events.row[right]] > 0
-        for store, stored in ((self.own, ~copied), (self.copies, copied)):
+        for store, stored in ((self.rows, ~copied), (self.copies, copied)):
             # Rows of the other store count as a source that there is none of.
-            part = replace(events, source=np.where(stored, events.source, _OTHER_STORE))
-            store_rows(job, 1, store, part, counted & stored)
+            of_store = replace(events, source=np.where(stored, events.source, _OTHER_STORE))
+            store_rows(job, 1, store, of_store, counted & stored)
 
     @property
     def runs(self) -> dict[str, Runs]:
         """The sorted runs of the stores by the operator's names: ``right``, and ``copies`` if rows
         have copies.
         """
-        runs = {ForeignKeyJoinLaw.RIGHT: self.own.runs}
+        runs = {ForeignKeyJoinLaw.RIGHT: self.rows.runs}
         if self.copies is not None:
             runs[ForeignKeyJoinLaw.COPIES] = self.copies.runs
         return runs

@@ -115,10 +115,9 @@ def rows_of_view(
             frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
     row_columns, keys = [*map(_nullable_column, columns, view.row)], len(view.key)
     # A stage's stream may withdraw a record with values, such as the bounds of a session.
-    kept = [n < keys or _is_kept(view, item) for n, item in enumerate(columns)]
     row_columns = [
-        column if stays else F.when(~gone, column)
-        for column, stays in zip(row_columns, kept, strict=True)
+        column if n < keys or _outlives_row(view, item) else F.when(~gone, column)
+        for n, (item, column) in enumerate(zip(columns, row_columns, strict=True))
     ]
     for there in non_row_conditions(beside):
         row_columns[:keys] = [F.when(~there, key) for key in row_columns[:keys]]
@@ -143,7 +142,7 @@ def _is_rekeyed(view: View) -> bool:
     return any(isinstance(c, Column) or c not in former for c in view.columns[: len(view.key)])
 
 
-def _is_kept(view: View, item: ColumnItem) -> bool:
+def _outlives_row(view: View, item: ColumnItem) -> bool:
     """Return True if a value of ``view`` that comes from ``item`` stays as it is in a row without a
     value: if it is a column by name of a stream that another stage makes. Sources may have values
     in such rows, and a table's row that a condition leaves out has some.
