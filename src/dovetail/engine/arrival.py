@@ -112,12 +112,11 @@ def arrange_rows(
             )
     log, first = _split_into_runs(arrival, rows)
     clock_us = stream_us = running_clock(log, _times_that_count(arrival, rows, counted))
-    if arrival.separate_time:
+    if arrival.separate_time and counted is not None:
         clock_us = running_clock(log, rows.column(EVENT_TIME).to_numpy())
     last = np.append(first[1:], len(rows)) - 1
     runs = None
-    special = arrival.orders_left_out or arrival.separate_time
-    if arrival.by_file or arrival.by_own_logs or special:
+    if arrival.by_file or arrival.by_own_logs or arrival.orders_left_out or arrival.separate_time:
         runs = _runs_table(arrival, rows, first, last, clock_us[last], stream_us[last])
     if arrival.orders_left_out:
         assert runs is not None
@@ -243,9 +242,9 @@ def _runs_table(
     arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints, stream_us: Ints
 ) -> pa.Table:
     """Return a table of ``RUNS``, a row per log run in order, with ``_high`` and ``_stream_time``
-    for all. Rows by file
-    also have ``_file_time``, ``_file_path`` and ``_file_block``. Own logs have ``_log_partition``,
-    ``_first`` and ``_last``, the positions of both ends. Other int columns are 0, other paths null.
+    for all. Rows by file also have ``_file_time``, ``_file_path`` and ``_file_block``. Own logs
+    have ``_log_partition``, ``_first`` and ``_last``, the positions of both ends. Other int columns
+    are 0, other paths null.
 
     ``rows``: the input partition's rows in order of their logs. ``first``, ``last``: int64[runs],
     the first and the last row of each run, inclusive. ``high_us``, ``stream_us``: int64[runs], the

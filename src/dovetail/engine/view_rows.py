@@ -113,18 +113,13 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
             left_out = pc.if_else(gone.fill_null(False), True, pa.scalar(None, pa.bool_()))
             deleted_index = rows.schema.get_field_index(DELETED)
             rows = rows.set_column(deleted_index, DELETED, pc.if_else(met, False, left_out))
+    live = pc.invert(rows.column(DELETED)).fill_null(False)
     if isinstance(view.base, Source):
-        rows = _without_values_of_deleted(rows, view.node.values.names)
+        rows = _with_nulls(rows, view.node.values.names, live)
     columns = [array_of(rows, item) for item in view.columns]
-    view_rows = pa.table([*columns, rows.column(DELETED)], names=[*view.row.names, DELETED])
-    of_stage_stream = view.stream and not isinstance(view.base, Source)
-    values = view.columns[len(view.key) :]
-    nulled = [
-        name
-        for name, item in zip(view.values.names, values, strict=True)
-        if not (of_stage_stream and isinstance(item, str))
-    ]
-    view_rows = _without_values_of_deleted(view_rows, nulled).drop_columns([DELETED])
+    values = zip(view.values.names, view.columns[len(view.key) :], strict=True)
+    nulled = [name for name, item in values if not view.keeps_of_tombstone(item)]
+    view_rows = _with_nulls(pa.table(columns, names=view.row.names), nulled, live)
     if view.exploded is not None:
         lists = view_rows.column(view.exploded).combine_chunks()
         which = pc.list_parent_indices(lists)
@@ -134,17 +129,16 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
     return append_columns(view_rows, rows.drop_columns(view.node.row.names))
 
 
-def _without_values_of_deleted(rows: pa.Table, values: Sequence[str]) -> pa.Table:
-    """Return ``rows`` with nulls in the columns ``values`` of those rows for which ``_deleted`` is
-    true or null.
+def _with_nulls(rows: pa.Table, names: Sequence[str], live: pa.ChunkedArray) -> pa.Table:
+    """Return ``rows`` with nulls in the columns ``names`` where ``live``, which has a bool for each
+    row, is False.
     """
-    live = pc.invert(rows.column(DELETED)).fill_null(False)
     if pc.all(live).as_py():
         return rows
-    for name in values:
-        index, column = rows.schema.get_field_index(name), rows.column(name)
+    for name in names:
+        column = rows.column(name)
         column = pc.if_else(live, column, pa.scalar(None, column.type))
-        rows = rows.set_column(index, name, column)
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     return rows
 
 

@@ -132,6 +132,15 @@ class View(Entry):
         """The viewed node, as the only element."""
         return (self.node,)
 
+    def keeps_of_tombstone(self, item: ColumnItem) -> bool:
+        """Return True if a value that comes from ``item`` stays as it is in a row without a value.
+        So does a column by name of a stream that another stage makes, such as the bounds of a
+        session that is withdrawn. Other values are null there.
+
+        Sources may have values in such rows. A table's row that a condition leaves out has some.
+        """
+        return self.stream and isinstance(item, str) and not isinstance(self.base, Source)
+
     @property
     def base(self) -> Source | Derived:
         """The source, or the result of another stage, below this view and all others."""

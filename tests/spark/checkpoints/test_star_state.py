@@ -12,10 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from changing_tables import Rows, read_changes, write_changes
 from pyspark.sql import SparkSession
-from timed_files import timed_file
 
 import dovetail as dt
 from dovetail import testing
@@ -28,7 +27,6 @@ COLUMNS = {
     "customers": {"name": pa.string(), "city": pa.string()},
     "products": {"sku": pa.string(), "price": pa.int64()},
 }
-Rows = dict[Any, dict[str, Any]]
 
 
 def drawn(choose: random.Random, name: str) -> dict[str, Any]:
@@ -42,19 +40,10 @@ def drawn(choose: random.Random, name: str) -> dict[str, Any]:
 
 def feed(folder: Path, number: int, choose: random.Random, tables: dict[str, Rows]) -> None:
     """Write a file for each table, and keep its rows."""
+    begin = AT + timedelta(minutes=20 * number)
     for name, columns in COLUMNS.items():
-        changes = []
-        for place in range(12):
-            row, gone = drawn(choose, name), choose.random() < 0.25
-            at = AT + timedelta(minutes=20 * number + place)
-            changes.append(row | {"at": at, "gone": gone})
-            key = row[next(iter(columns))]
-            tables[name].pop(key, None)
-            if not gone:
-                tables[name][key] = row
-        schema = pa.schema({**columns, "at": pa.timestamp("us", "UTC"), "gone": pa.bool_()})
-        with timed_file(folder / name / f"{number}.parquet", number + 1) as path:
-            pq.write_table(pa.Table.from_pylist(changes, schema), path)
+        changes = [(drawn(choose, name), choose.random() < 0.25) for _ in range(12)]
+        write_changes(folder / name, number, columns, changes, begin, tables[name])
 
 
 def joined(tables: dict[str, Rows], *, prices: bool) -> Rows:
@@ -82,15 +71,9 @@ def test_a_star_and_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     choose, tables = random.Random(5), {name: Rows() for name in COLUMNS}
     for number in range(2):
         feed(tmp_path, number, choose, tables)
-    made = {}
-    for name, columns in COLUMNS.items():
-        types = {pa.int64(): "long", pa.string(): "string"}
-        schema = ", ".join(f"{column} {types[type_]}" for column, type_ in columns.items())
-        frame = spark.readStream.schema(f"{schema}, at timestamp, gone boolean")
-        frame = frame.option("maxFilesPerTrigger", 1).parquet(str(tmp_path / name))
-        made[name] = dt.Table.from_changelog(
-            frame, key=next(iter(columns)), timestamp="at", deleted="gone", name=name
-        )
+    made = {
+        name: read_changes(spark, tmp_path / name, columns) for name, columns in COLUMNS.items()
+    }
     inner = made["orders"].join(made["customers"], on="customer", how="left", name="placed")
     star = inner.join(made["products"], on="sku", how="inner")
     assert "star: left join by foreign key customer; inner" in star.explain(format="mermaid")

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from changing_tables import Rows, read_changes, write_changes
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from timed_files import timed_file
 
 import dovetail as dt
 
@@ -26,7 +25,6 @@ COLUMNS = {
     "orders": {"id": pa.int64(), "customer": pa.string(), "n": pa.int64()},
     "customers": {"name": pa.string(), "city": pa.string()},
 }
-Rows = dict[Any, dict[str, Any]]
 Batches = list[dict[Any, list[tuple[Any, ...]]]]
 
 
@@ -39,28 +37,11 @@ def drawn(choose: random.Random, name: str) -> dict[str, Any]:
 
 def feed(folder: Path, number: int, choose: random.Random, tables: dict[str, Rows]) -> None:
     """Write a file for each table, and keep its rows."""
+    begin = AT + timedelta(minutes=40 * number)
     for name, columns in COLUMNS.items():
-        changes = []
-        for place in range(30 if name == "orders" else 4):
-            row, gone = drawn(choose, name), choose.random() < 0.2
-            at = AT + timedelta(minutes=40 * number + place)
-            changes.append(row | {"at": at, "gone": gone})
-            key = row[next(iter(columns))]
-            tables[name].pop(key, None)
-            if not gone:
-                tables[name][key] = row
-        schema = pa.schema({**columns, "at": pa.timestamp("us", "UTC"), "gone": pa.bool_()})
-        with timed_file(folder / name / f"{number}.parquet", number + 1) as path:
-            pq.write_table(pa.Table.from_pylist(changes, schema), path)
-
-
-def read(spark: SparkSession, folder: Path, name: str) -> dt.Table:
-    types = {pa.int64(): "long", pa.string(): "string"}
-    schema = ", ".join(f"{column} {types[type_]}" for column, type_ in COLUMNS[name].items())
-    frame = spark.readStream.schema(f"{schema}, at timestamp, gone boolean")
-    frame = frame.option("maxFilesPerTrigger", 1).parquet(str(folder / name))
-    key = next(iter(COLUMNS[name]))
-    return dt.Table.from_changelog(frame, key=key, timestamp="at", deleted="gone", name=name)
+        count = 30 if name == "orders" else 4
+        changes = [(drawn(choose, name), choose.random() < 0.2) for _ in range(count)]
+        write_changes(folder / name, number, columns, changes, begin, tables[name])
 
 
 def joined(orders: dt.Table, customers: dt.Table, spread: int | None) -> dt.Table:
@@ -109,7 +90,7 @@ def test_a_spread_join_and_its_checkpoint(spark: SparkSession, tmp_path: Path) -
     choose, tables = random.Random(5), {name: Rows() for name in COLUMNS}
     for number in range(3):
         feed(tmp_path, number, choose, tables)
-    orders, customers = (read(spark, tmp_path, name) for name in COLUMNS)
+    orders, customers = (read_changes(spark, tmp_path / name, COLUMNS[name]) for name in COLUMNS)
     plain, spread = joined(orders, customers, None), joined(orders, customers, 4)
     places = {None: tmp_path / "plain", 4: tmp_path / "spread"}
     for number in (3, 4):

@@ -114,9 +114,8 @@ def rows_of_view(
         else:
             frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
     row_columns, keys = [*map(_nullable_column, columns, view.row)], len(view.key)
-    # A stage's stream may withdraw a record with values, such as the bounds of a session.
     row_columns = [
-        column if n < keys or _outlives_row(view, item) else F.when(~gone, column)
+        column if n < keys or view.keeps_of_tombstone(item) else F.when(~gone, column)
         for n, (item, column) in enumerate(zip(columns, row_columns, strict=True))
     ]
     for there in non_row_conditions(beside):
@@ -140,14 +139,6 @@ def _is_rekeyed(view: View) -> bool:
     """Return True if the key of ``view`` is not made of columns of its node's key alone."""
     former = view.node.key.names
     return any(isinstance(c, Column) or c not in former for c in view.columns[: len(view.key)])
-
-
-def _outlives_row(view: View, item: ColumnItem) -> bool:
-    """Return True if a value of ``view`` that comes from ``item`` stays as it is in a row without a
-    value: if it is a column by name of a stream that another stage makes. Sources may have values
-    in such rows, and a table's row that a condition leaves out has some.
-    """
-    return view.stream and isinstance(item, str) and not isinstance(view.base, Source)
 
 
 def _leave_out(frame: DataFrame, left_out_rows: Column) -> DataFrame:
