@@ -85,7 +85,7 @@ def by_key(rows: Any, key: str, names: list[str]) -> Rows:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_spread_join_and_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     choose, tables = random.Random(5), {name: Rows() for name in COLUMNS}
     for number in range(3):
